@@ -2,24 +2,26 @@
 /*
  * The attention kernels: one specification, several implementations.
  *
- * This header fixes what a kernel computes and how its operands lie in memory. kernels/cpu implements it
- * on host addresses; kernels/cuda implements it on device addresses. Kernels know neither the driver nor
- * the simulator: whoever dispatches them (libclient/attention.c) turns device addresses into host ones.
+ * This header fixes what a kernel computes and how its operands lie in memory. kernels/cpu
+ * implements it on host addresses; kernels/cuda implements it on device addresses. Kernels know
+ * neither the driver nor the simulator: whoever dispatches them (libclient/attention.c) turns
+ * device addresses into host ones.
  *
  * Determinism. On one instruction set a row's result (a row is one query token and one query head)
- * depends on its query, its position, and the keys and values it may see, and on nothing else: not on
- * the batch, the number of threads, the page size, the chunking, or whether decode or prefill computed
- * it. This holds because every implementation does the following in this order:
- *   1. the keys are cut into partials of GPUMEM_PARTIAL_TOKENS tokens at absolute positions (multiples
- *      of it), the last one ending at the row's own position;
- *   2. inside a partial, scores s_j = scale * dot(q, k_j) are formed (a dot product's order of additions
- *      depends on the head dimension only), the maximum m is taken, weights are p_j = exp(s_j - m), their
- *      sum l and the vector acc = sum p_j v_j are formed in token order;
- *   3. partials (m, l, acc) are merged one after the other in index order; out = acc / l at the end.
- * An empty row (no visible key) gives out = 0 and lse = -inf.
+ * depends on its query, its position, and the keys and values it may see, and on nothing else: not
+ * on the batch, the number of threads, the page size, the chunking, or whether decode or prefill
+ * computed it. This holds because every implementation does the following in this order:
+ *   1. the keys are cut into partials of GPUMEM_PARTIAL_TOKENS tokens at absolute positions
+ * (multiples of it), the last one ending at the row's own position;
+ *   2. inside a partial, scores s_j = scale * dot(q, k_j) are formed (a dot product's order of
+ * additions depends on the head dimension only), the maximum m is taken, weights are p_j = exp(s_j
+ * - m), their sum l and the vector acc = sum p_j v_j are formed in token order;
+ *   3. partials (m, l, acc) are merged one after the other in index order; out = acc / l at the
+ * end. An empty row (no visible key) gives out = 0 and lse = -inf.
  *
- * NaN policy: a NaN in a key or value that a row may see makes that row NaN; keys and values that it may
- * not see (tails, other pages) never touch it: they are not multiplied by zero, they are not read.
+ * NaN policy: a NaN in a key or value that a row may see makes that row NaN; keys and values that
+ * it may not see (tails, other pages) never touch it: they are not multiplied by zero, they are not
+ * read.
  */
 #ifndef GPUMEM_KERNELS_H
 #define GPUMEM_KERNELS_H
@@ -37,11 +39,10 @@ enum kernel_type {
 
 /*
  * Where the KV of one class (format) lies. All strides in bytes. A K tile is
- *   K[page_tokens][key_dim]  at  base + unit*unit_stride + layer*layer_stride + slot*page_stride + head*head_stride
- * its V tile V[page_tokens][value_dim] at + value_offset; elements are f16. A page id is
- *   class (3 bits) | unit | slot (slot_bits)
- * so that unit and slot are (id & 0x1fffffff) >> slot_bits and id & ((1 << slot_bits) - 1). Every product
- * with a stride is formed in 64 bits.
+ *   K[page_tokens][key_dim]  at  base + unit*unit_stride + layer*layer_stride + slot*page_stride +
+ * head*head_stride its V tile V[page_tokens][value_dim] at + value_offset; elements are f16. A page
+ * id is class (3 bits) | unit | slot (slot_bits) so that unit and slot are (id & 0x1fffffff) >>
+ * slot_bits and id & ((1 << slot_bits) - 1). Every product with a stride is formed in 64 bits.
  */
 struct kernel_kv {
         unsigned char *base;
@@ -65,25 +66,26 @@ struct kernel_write {
         uint32_t tokens;
         const int64_t *slot_mapping; /* [tokens] */
         enum kernel_type type;
-        const void *key;   /* [tokens][kv_heads][key_dim], strides below */
-        const void *value; /* [tokens][kv_heads][value_dim] */
-        int64_t key_token_stride, key_head_stride;     /* bytes */
+        const void *key;                           /* [tokens][kv_heads][key_dim], strides below */
+        const void *value;                         /* [tokens][kv_heads][value_dim] */
+        int64_t key_token_stride, key_head_stride; /* bytes */
         int64_t value_token_stride, value_head_stride; /* bytes */
 };
 
 /*
- * Attention over a batch in CSR form. Sequence b has kv_len[b] tokens in pages indices[indptr[b]..indptr[b+1]),
- * of which the last q_indptr[b+1]-q_indptr[b] are the queries': query i of sequence b stands at position
- * kv_len[b] - q_len[b] + i and sees the keys 0..that position (causal). kv_len = 0 with q_len > 0 is legal: the
- * rows are empty. q_len > kv_len leaves the first rows empty.
+ * Attention over a batch in CSR form. Sequence b has kv_len[b] tokens in pages
+ * indices[indptr[b]..indptr[b+1]), of which the last q_indptr[b+1]-q_indptr[b] are the queries':
+ * query i of sequence b stands at position kv_len[b] - q_len[b] + i and sees the keys 0..that
+ * position (causal). kv_len = 0 with q_len > 0 is legal: the rows are empty. q_len > kv_len leaves
+ * the first rows empty.
  */
 struct kernel_attention {
         struct kernel_kv kv;
         uint32_t layer;
         uint32_t sequences;
-        const uint32_t *indptr;  /* [sequences+1] */
-        const uint32_t *indices; /* [indptr[sequences]] page ids */
-        const uint32_t *kv_len;  /* [sequences] */
+        const uint32_t *indptr;   /* [sequences+1] */
+        const uint32_t *indices;  /* [indptr[sequences]] page ids */
+        const uint32_t *kv_len;   /* [sequences] */
         const uint32_t *q_indptr; /* [sequences+1]; NULL: one query each (decode) */
         uint32_t q_heads; /* a multiple of kv_heads; head h reads KV head h / (q_heads/kv_heads) */
         float scale;      /* usually 1/sqrt(key_dim) */
@@ -111,7 +113,8 @@ int kernel_attention_check(const struct kernel_attention *args);
 int kernel_write_check(const struct kernel_write *args);
 const char *kernel_check_text(int check);
 
-/* --- the CPU implementation ---------------------------------------------------------------------- */
+/* --- the CPU implementation ----------------------------------------------------------------------
+ */
 
 /* A pool of worker threads. kernel_pool_run() may be called from several threads at once; the calls
  * take turns. threads = 0: one per available CPU. The caller works too. */
@@ -119,8 +122,10 @@ struct kernel_pool;
 int kernel_pool_new(struct kernel_pool **out, unsigned threads); /* 0 or -errno */
 struct kernel_pool *kernel_pool_free(struct kernel_pool *pool);
 unsigned kernel_pool_threads(const struct kernel_pool *pool);
-/* Calls fn(arg, i) for every i in 0..count-1, in any order and on any thread, and returns when all are done. */
-void kernel_pool_run(struct kernel_pool *pool, void (*fn)(void *arg, size_t i), void *arg, size_t count);
+/* Calls fn(arg, i) for every i in 0..count-1, in any order and on any thread, and returns when all
+ * are done. */
+void kernel_pool_run(struct kernel_pool *pool, void (*fn)(void *arg, size_t i), void *arg,
+                     size_t count);
 
 enum kernel_isa {
         KERNEL_ISA_PORTABLE = 0,
@@ -132,16 +137,17 @@ enum kernel_isa {
 enum kernel_isa kernel_cpu_isa(void);
 const char *kernel_isa_name(enum kernel_isa isa);
 
-/* The operands must have passed the check. pool may be NULL: the calling thread does it all. Scratch memory is
- * allocated inside; -ENOMEM leaves out untouched. Decode and prefill compute the same function; they
- * differ in how work is cut up: decode over (sequence, KV head, partials), prefill over query tiles.
- * Either accepts any q_len. */
+/* The operands must have passed the check. pool may be NULL: the calling thread does it all.
+ * Scratch memory is allocated inside; -ENOMEM leaves out untouched. Decode and prefill compute the
+ * same function; they differ in how work is cut up: decode over (sequence, KV head, partials),
+ * prefill over query tiles. Either accepts any q_len. */
 int kernel_cpu_kv_write(struct kernel_pool *pool, const struct kernel_write *args);
 int kernel_cpu_attention_decode(struct kernel_pool *pool, const struct kernel_attention *args);
 int kernel_cpu_attention_prefill(struct kernel_pool *pool, const struct kernel_attention *args);
 
 /* The same with a chosen instruction set, for tests; -EOPNOTSUPP if the machine lacks it. */
-int kernel_cpu_kv_write_isa(enum kernel_isa isa, struct kernel_pool *pool, const struct kernel_write *args);
+int kernel_cpu_kv_write_isa(enum kernel_isa isa, struct kernel_pool *pool,
+                            const struct kernel_write *args);
 int kernel_cpu_attention_decode_isa(enum kernel_isa isa, struct kernel_pool *pool,
                                     const struct kernel_attention *args);
 int kernel_cpu_attention_prefill_isa(enum kernel_isa isa, struct kernel_pool *pool,
