@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+# Installation. `install` and `uninstall` work from the same list: FILES holds "mode source target" triples.
+INSTALLED := \
+  755:$(BUILD)/gpumemd:$(SBINDIR)/gpumemd \
+  755:$(BUILD)/gpumemctl:$(SBINDIR)/gpumemctl \
+  755:$(BUILD)/gpumem-gen:$(BINDIR)/gpumem-gen \
+  755:$(BUILD)/gpumem-bench:$(BINDIR)/gpumem-bench \
+  755:$(BUILD)/libgpumem.so.$(VERSION):$(LIBDIR)/libgpumem.so.$(VERSION) \
+  755:$(BUILD)/libcuda-sim.so:$(LIBDIR)/libcuda-sim.so \
+  644:$(BUILD)/gpumem.pc:$(LIBDIR)/pkgconfig/gpumem.pc \
+  644:systemd/gpumemd.conf:$(SYSCONFDIR)/gpumem/gpumemd.conf \
+  $(foreach h,$(wildcard include/gpumem/*),644:$(h):$(PREFIX)/include/gpumem/$(notdir $(h))) \
+  $(foreach m,$(MAN_PAGES),644:$(m):$(MANDIR)/man$(patsubst .%,%,$(suffix $(m)))/$(notdir $(m)))
+
+install: build
+	$(Q)set -e; for entry in $(INSTALLED); do \
+	    mode=$${entry%%:*}; rest=$${entry#*:}; source=$${rest%%:*}; target='$(DESTDIR)'$${rest#*:}; \
+	    case $$target in */gpumemd.conf) if [ -e "$$target" ]; then echo "  KEEP     $$target"; continue; fi ;; esac; \
+	    echo "  INSTALL  $$target"; install -D -m $$mode $$source $$target; \
+	done
+	$(Q)ln -sf libgpumem.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libgpumem.so.$(SOVERSION)
+	$(Q)ln -sf libgpumem.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libgpumem.so
+
+# The configuration file is the administrator's once it is there: it stays.
+uninstall:
+	$(Q)for entry in $(INSTALLED); do target='$(DESTDIR)'$${entry##*:}; \
+	    case $$target in */gpumemd.conf) echo "  KEEP     $$target" ;; *) rm -f "$$target" ;; esac; done
+	$(Q)rm -f $(DESTDIR)$(LIBDIR)/libgpumem.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libgpumem.so
