@@ -32,7 +32,6 @@ static const struct rule {
 };
 
 static int files_seen, edges_seen;
-static char first_fault[1024];
 static int faults;
 
 static int starts_with(const char *text, const char *prefix)
@@ -86,8 +85,7 @@ static void check_line(const char *path, const struct rule *rule, const char *li
         edges_seen++;
         if (edge_allowed(rule, target))
                 return;
-        if (faults++ == 0)
-                snprintf(first_fault, sizeof(first_fault), "%s includes %s", path, target);
+        faults++;
         fprintf(stderr, "%s includes %s: not allowed\n", path, target);
 }
 
