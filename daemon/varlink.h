@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A small Varlink server (https://varlink.org): JSON objects, each ended by a NUL byte, on a stream
- * socket, dispatched on an sd-event loop. It knows nothing of GPUs; interfaces are tables of methods
- * given by its user, and org.varlink.service (GetInfo, GetInterfaceDescription) is built in.
+ * socket, dispatched on an sd-event loop. It knows nothing of GPUs; interfaces are tables of
+ * methods given by its user, and org.varlink.service (GetInfo, GetInterfaceDescription) is built
+ * in.
  *
  * Life of a call. A message is collected until its NUL, checked lexically (how many values, how
  * deep) before any JSON object is made of it, parsed strictly, matched to a method, its parameters
  * checked against the method's table, and handed to the method, which answers before it returns:
  * any number of varlink_call_reply_continues() if the caller said `more`, then one
- * varlink_call_reply() or varlink_call_error(). A call marked `oneway` is carried out and its answer
- * dropped.
+ * varlink_call_reply() or varlink_call_error(). A call marked `oneway` is carried out and its
+ * answer dropped.
  *
  * A peer that misbehaves costs only itself. What is not a call at all (not JSON, not an object, no
  * method, a flag that is not a boolean, too long, too deep) closes its connection; a call that is
@@ -56,7 +57,7 @@ struct varlink_parameter {
  * @parameters is an object (empty if the caller sent none), valid during the call only.
  */
 struct varlink_method {
-        const char *name; /* without the interface; NULL ends the table */
+        const char *name;                           /* without the interface; NULL ends the table */
         const struct varlink_parameter *parameters; /* NULL: takes none */
         int (*handle)(struct varlink_call *call, json_object *parameters, void *userdata);
 };
@@ -76,7 +77,7 @@ struct varlink_limits {
         size_t message_bytes; /* longest message that is accepted, its NUL included */
         size_t output_bytes;  /* answers waiting for one peer to read them; one that would exceed it
                                  closes the connection */
-        size_t pause_bytes;   /* with this much waiting, no further call of that peer is looked at */
+        size_t pause_bytes; /* with this much waiting, no further call of that peer is looked at */
         unsigned int connections;
         unsigned int depth;  /* nesting of objects and arrays */
         unsigned int values; /* of all kinds in one message */
@@ -86,12 +87,12 @@ struct varlink_limits {
 extern const struct varlink_limits varlink_limits_default;
 
 struct varlink_statistics {
-        unsigned int connections;      /* open now */
-        uint64_t accepted;             /* since the start */
-        uint64_t refused;              /* closed at accept: table full, share used up, no memory */
-        uint64_t closed_for_protocol;  /* sent something that is not a call, or too large */
-        uint64_t closed_for_stalling;  /* did not read, or did not finish a message */
-        uint64_t calls;                /* handed to a method or answered with an error */
+        unsigned int connections;     /* open now */
+        uint64_t accepted;            /* since the start */
+        uint64_t refused;             /* closed at accept: table full, share used up, no memory */
+        uint64_t closed_for_protocol; /* sent something that is not a call, or too large */
+        uint64_t closed_for_stalling; /* did not read, or did not finish a message */
+        uint64_t calls;               /* handed to a method or answered with an error */
 };
 
 /*
@@ -111,8 +112,7 @@ struct varlink_server *varlink_server_free(struct varlink_server *server);
 /* Serve a connected stream socket. Takes @fd in any case, also on error (negative errno). */
 int varlink_server_add_connection_consume_fd(struct varlink_server *server, int fd);
 
-void varlink_server_statistics(const struct varlink_server *server,
-                               struct varlink_statistics *out);
+void varlink_server_statistics(const struct varlink_server *server, struct varlink_statistics *out);
 
 /* --- for methods --- */
 
