@@ -13,15 +13,17 @@
  * computed it. This holds because every implementation does the following in this order:
  *   1. the keys are cut into partials of GPUMEM_PARTIAL_TOKENS tokens at absolute positions
  * (multiples of it), the last one ending at the row's own position;
- *   2. inside a partial, scores s_j = scale * dot(q, k_j) are formed (a dot product's order of
+ *   2. inside a partial, scores s_j = scale * dot(q, k_j) are formed (the order of a dot product's
  * additions depends on the head dimension only), the maximum m is taken, weights are p_j = exp(s_j
- * - m), their sum l and the vector acc = sum p_j v_j are formed in token order;
+ * - m), their sum l is formed in 16 lanes (token j in lane j mod 16) that are folded at the end,
+ * and the vector acc = sum p_j v_j in token order;
  *   3. partials (m, l, acc) are merged one after the other in index order; out = acc / l at the
  * end. An empty row (no visible key) gives out = 0 and lse = -inf.
  *
- * NaN policy: a NaN in a key or value that a row may see makes that row NaN; keys and values that
- * it may not see (tails, other pages) never touch it: they are not multiplied by zero, they are not
- * read.
+ * NaN and infinity. A NaN in a key that a row may see makes its out and lse NaN, a NaN in a value
+ * that element of its out; a score of +inf gives NaN, one of -inf is the weight 0. Keys and values
+ * that a row may not see (tails, other pages) never touch it: they are not multiplied by zero, they
+ * are not read. Infinite and NaN inputs of a KV write: kernels/cpu/f16.h.
  */
 #ifndef GPUMEM_KERNELS_H
 #define GPUMEM_KERNELS_H
@@ -59,7 +61,8 @@ struct kernel_kv {
 };
 
 /* KV write: token i of the new keys and values goes to page slot_mapping[i] / page_tokens at offset
- * slot_mapping[i] % page_tokens, rounded to nearest even; -1 skips the token. */
+ * slot_mapping[i] % page_tokens, rounded to nearest even; -1 skips the token. No slot may occur
+ * twice. */
 struct kernel_write {
         struct kernel_kv kv;
         uint32_t layer;
@@ -105,8 +108,9 @@ enum kernel_check {
         KERNEL_E_SHAPE = 1,   /* a dimension, head count or type outside the limits above */
         KERNEL_E_INDPTR = 2,  /* indptr or q_indptr not monotone from 0 */
         KERNEL_E_LENGTH = 3,  /* kv_len exceeds the pages in the table */
-        KERNEL_E_SLOT = 4,    /* slot_mapping below -1 */
-        KERNEL_E_POINTER = 5, /* NULL operand */
+        KERNEL_E_SLOT = 4,    /* slot_mapping below -1, or beyond the last page id */
+        KERNEL_E_POINTER = 5, /* NULL or misaligned operand */
+        KERNEL_E_PAGE = 6,    /* a page id within kv_len is 0xffffffff, which is never allocated */
 };
 
 int kernel_attention_check(const struct kernel_attention *args);
@@ -117,7 +121,10 @@ const char *kernel_check_text(int check);
  */
 
 /* A pool of worker threads. kernel_pool_run() may be called from several threads at once; the calls
- * take turns. threads = 0: one per available CPU. The caller works too. */
+ * take turns. It must not be called from inside fn. threads = 0: one per available CPU. The caller
+ * works too: it is one of the threads. Workers block all signals but those a thread raises itself
+ * (SIGSEGV and its like). A NULL pool runs everything on the caller. After fork() a pool is the
+ * parent's alone. */
 struct kernel_pool;
 int kernel_pool_new(struct kernel_pool **out, unsigned threads); /* 0 or -errno */
 struct kernel_pool *kernel_pool_free(struct kernel_pool *pool);
