@@ -6,7 +6,7 @@ A llama-architecture model (grouped-query attention, RoPE, RMSNorm, SwiGLU, tied
 embeddings) small enough to live in the tree and trained long enough that greedy
 continuations are readable. Not part of the build: README.md says how to repeat it.
 
-    train.py --work DIR --minutes 27        train, keep checkpoints in DIR
+    train.py --work DIR --minutes 30        train, keep checkpoints in DIR
     train.py --work DIR --export FILE       write the newest checkpoint as GGUF
     train.py --work DIR --export FILE --check    and hold FILE against the checkpoint
     train.py --check-file FILE --prompt TEXT     read FILE with numpy only, continue TEXT
@@ -83,7 +83,6 @@ def load_chapters(args):
 def train_tokenizer(chapters, work):
     import sentencepiece as spm
 
-    lines = [" ".join(c) for c in chapters]
     path = os.path.join(work, "tokenizer.txt")
     with open(path, "w", encoding="utf-8") as f:
         f.write("\n".join(v for c in chapters for v in c) + "\n")
@@ -107,7 +106,6 @@ def train_tokenizer(chapters, work):
         num_threads=1,
         minloglevel=1,
     )
-    return lines
 
 
 def load_tokenizer(work):
@@ -178,16 +176,20 @@ def build_model():
             self.ffn_up = nn.Linear(WIDTH, HIDDEN, bias=False)
             self.ffn_down = nn.Linear(HIDDEN, WIDTH, bias=False)
 
-        def forward(self, x, cos, sin):
+        def forward(self, x, cos, sin, cache=None):
             rows, length, _ = x.shape
             h = self.attn_norm(x)
             q = self.attn_q(h).view(rows, length, HEADS, HEAD_DIM).transpose(1, 2)
             k = self.attn_k(h).view(rows, length, KV_HEADS, HEAD_DIM).transpose(1, 2)
             v = self.attn_v(h).view(rows, length, KV_HEADS, HEAD_DIM).transpose(1, 2)
             q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+            if cache is not None:
+                if "k" in cache:
+                    k, v = torch.cat((cache["k"], k), 2), torch.cat((cache["v"], v), 2)
+                cache["k"], cache["v"] = k, v
             k = k.repeat_interleave(HEADS // KV_HEADS, dim=1)
             v = v.repeat_interleave(HEADS // KV_HEADS, dim=1)
-            o = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            o = F.scaled_dot_product_attention(q, k, v, is_causal=length > 1)
             x = x + self.attn_output(o.transpose(1, 2).reshape(rows, length, -1))
             h = self.ffn_norm(x)
             return x + self.ffn_down(F.silu(self.ffn_gate(h)) * self.ffn_up(h))
@@ -211,13 +213,25 @@ def build_model():
                         scale /= math.sqrt(2 * LAYERS)
                     nn.init.normal_(p, std=scale)
 
-        def forward(self, ids):
+        def forward(self, ids, caches=None, at=0):
+            # With caches: a whole prompt at 0, or one token a row at position `at`.
             length = ids.shape[1]
-            cos, sin = self.cos[:length], self.sin[:length]
+            cos, sin = self.cos[at : at + length], self.sin[at : at + length]
             x = self.token_embd(ids)
-            for block in self.blk:
-                x = block(x, cos, sin)
+            for i, block in enumerate(self.blk):
+                x = block(x, cos, sin, caches[i] if caches else None)
             return F.linear(self.output_norm(x), self.token_embd.weight)
+
+        @torch.no_grad()
+        def greedy(self, ids, count):
+            caches = [{} for _ in self.blk]
+            logits = self(ids, caches)
+            out = [ids]
+            for i in range(count):
+                out.append(logits[:, -1:].argmax(-1))
+                if i + 1 < count:
+                    logits = self(out[-1], caches, ids.shape[1] + i)
+            return torch.cat(out, 1)
 
     return Model()
 
@@ -240,13 +254,16 @@ def train(args):
     os.makedirs(args.work, exist_ok=True)
 
     chapters = load_chapters(args)
-    train_tokenizer(chapters, args.work)
+    if args.minutes or args.steps:
+        train_tokenizer(chapters, args.work)
     sp = load_tokenizer(args.work)
     held_out = Corpus(chapters[25::50], sp)
     corpus = Corpus([c for i, c in enumerate(chapters) if i % 50 != 25], sp)
     print(f"{len(corpus.tokens)} training tokens, {len(held_out.tokens)} held out", flush=True)
 
     model = build_model()
+    if not args.minutes and not args.steps:
+        model.load_state_dict(torch.load(newest_checkpoint(args.work), weights_only=True))
     count = sum(p.numel() for p in model.parameters())
     print(f"{count} parameters", flush=True)
     matrices = [p for p in model.parameters() if p.dim() == 2]
@@ -270,7 +287,7 @@ def train(args):
     begin = last_save = time.monotonic()
     budget = args.minutes * 60.0
     step, seen, mean = 0, 0, None
-    log = open(os.path.join(args.work, "loss.jsonl"), "w", encoding="utf-8")
+    log = open(os.path.join(args.work, "loss.jsonl"), "a", encoding="utf-8")
 
     def save(final):
         model.eval()
@@ -291,7 +308,7 @@ def train(args):
         log.flush()
         print(json.dumps(line), "final" if final else "", flush=True)
 
-    while True:
+    while args.minutes or args.steps:
         # The schedule follows steps where a number of steps is given (repeatable), else the clock.
         done = step / args.steps if args.steps else (time.monotonic() - begin) / budget
         if done >= 1.0:
@@ -317,7 +334,64 @@ def train(args):
         if time.monotonic() - last_save > args.save_every * 60.0:
             save(False)
             last_save = time.monotonic()
-    save(True)
+    if args.minutes or args.steps:
+        save(True)
+
+    # Greedy decoding of a small model falls into loops ("and the LORD of hosts, and the
+    # LORD of hosts, ..."), which makes all prompts end alike. The last phase lets the
+    # model continue prompts greedily and lowers the probability of what it repeated
+    # (unlikelihood training, Welleck et al. 2020, arXiv:1908.04319), beside ordinary steps.
+    word_start = np.array([sp.id_to_piece(i).startswith(SPACE) for i in range(VOCAB)])
+    begin = last_save = time.monotonic()
+    budget = args.polish * 60.0
+    mean, repeated = mean or 0.0, None
+    while time.monotonic() - begin < budget:
+        done = (time.monotonic() - begin) / budget
+        rate = args.polish_lr * min(1.0, (1.0 - done) * 2 + 0.02)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        prefix = int(rng.integers(4, 64))
+        rollout = model.greedy(torch.from_numpy(corpus.batch(rng, 24, prefix - 1)), 128)
+        marks = repeats(rollout.numpy(), prefix, word_start, args.polish_ngram)
+        with torch.autocast("cpu", torch.bfloat16, enabled=args.bf16):
+            logits = model(rollout[:, :-1])
+        p = logits.float().softmax(-1).gather(-1, rollout[:, 1:, None])[..., 0]
+        mask = torch.from_numpy(marks[:, 1:])
+        unlikely = -(torch.log1p(-p.clamp(max=1 - 1e-4)) * mask).sum() / mask.sum().clamp(min=64)
+        ids = torch.from_numpy(corpus.batch(rng, args.batch_tokens // 256, 256))
+        loss = loss_of(ids)
+        optimizer.zero_grad(set_to_none=True)
+        (loss + args.polish_weight * unlikely).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        step += 1
+        seen += ids.numel()
+        mean = 0.95 * mean + 0.05 * loss.item() if mean else loss.item()
+        share = marks.sum() / max(1, (word_start[rollout.numpy()[:, prefix:]]).sum())
+        repeated = share if repeated is None else 0.9 * repeated + 0.1 * share
+        if step % 10 == 0:
+            print(f"polish {done:.2f} loss {mean:.4f} repeated words {repeated:.3f}", flush=True)
+        if time.monotonic() - last_save > args.save_every * 60.0:
+            save(False)
+            last_save = time.monotonic()
+    if budget:
+        save(True)
+
+
+def repeats(rows, prefix, word_start, n):
+    """1.0 where a generated token starts a word and lies in an n-gram that occurred before.
+
+    Only starts of words: pushing down the middle of a word would misspell it.
+    """
+    marks = np.zeros(rows.shape, dtype=np.float32)
+    for r, row in enumerate(rows.tolist()):
+        seen = set()
+        for end in range(n, len(row) + 1):
+            gram = tuple(row[end - n : end])
+            if gram in seen:
+                marks[r, max(prefix, end - n) : end] = 1.0
+            seen.add(gram)
+    return marks * word_start[rows]
 
 
 # ------------------------------------------------------------------------- export
@@ -625,6 +699,10 @@ def main():
     p.add_argument("--bible", default="bible -f gen1:1-rev22:21", help="command that prints the text (Debian: bible-kjv)")
     p.add_argument("--text", help="train on this plain text file instead (paragraphs apart by blank lines)")
     p.add_argument("--minutes", type=float, default=30.0, help="training time; the rate follows the clock")
+    p.add_argument("--polish", type=float, default=5.0, metavar="MINUTES", help="last phase, against loops; --minutes 0 runs it alone, on the newest checkpoint")
+    p.add_argument("--polish-lr", type=float, default=3e-4)
+    p.add_argument("--polish-weight", type=float, default=1.0)
+    p.add_argument("--polish-ngram", type=int, default=6)
     p.add_argument("--steps", type=int, help="a number of steps instead of minutes: same machine, same result")
     p.add_argument("--save-every", type=float, default=3.0, metavar="MINUTES")
     p.add_argument("--batch-tokens", type=int, default=2048, help="tokens per step")
