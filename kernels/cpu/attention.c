@@ -22,6 +22,9 @@
 #include "kernels/cpu/tile.h"
 #include "kernels/cpu/walk.h"
 
+/* Steps that are fetched before the first is worked on. */
+#define SCOUT_START 4
+
 /* Rows' running result: out = acc / sum at the end. An empty one is (-inf, 0, 0). */
 struct state {
         float *maximum; /* [rows] */
@@ -275,15 +278,21 @@ static void item_partials(const struct attention_job *job, const struct cut_item
         struct walk walk, scout;
         struct walk_step step, next;
         struct state part = scratch->part;
+        uint32_t lead = 0, lead_wanted;
 
-        walk_begin(&walk, job->args, item, job->cut->step_tokens);
-        walk_begin(&scout, job->args, item, job->cut->step_tokens);
-        for (int i = 0; i < WALK_AHEAD; i++)
-                walk_next(&scout, &next);
+        walk_begin(&walk, WALK_WORK, job->args, item, job->cut->step_tokens);
+        walk_begin(&scout, WALK_STREAM, job->args, item, job->cut->step_tokens);
+        lead_wanted = walk_key_steps(&walk);
+        for (; lead < SCOUT_START && walk_next(&scout, &next); lead++)
+                job->ops->fetch(next.tile, next.bytes);
 
         while (walk_next(&walk, &step)) {
                 struct kernel_ahead ahead = {0, 0};
 
+                if (lead < lead_wanted && walk_next(&scout, &next)) {
+                        job->ops->fetch(next.tile, next.bytes);
+                        lead++;
+                }
                 if (walk_next(&scout, &next)) {
                         ahead.at = (uintptr_t)next.tile;
                         ahead.end = ahead.at + next.bytes;

@@ -34,6 +34,9 @@ struct kernel_ahead {
 };
 
 struct kernel_tile_ops {
+        /* Has memory fetched, all at once. */
+        void (*fetch)(const void *at, size_t bytes);
+
         /* count elements of type to f32, padding with zeros. */
         void (*load)(float *to, const void *from, enum kernel_type type, uint32_t count);
         /* numbers/divisor, count of them, to type. */

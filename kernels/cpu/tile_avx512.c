@@ -126,14 +126,28 @@ INLINE int place(int lane)
         return (lane & 4) * 2 + (lane & 8) / 2 + (lane & 1) * 2 + (lane & 2) / 2;
 }
 
-INLINE void fetch(struct kernel_ahead *ahead, uint32_t bytes)
+/* A fixed number of lines a call, to be mixed with arithmetic; a few lines beyond the end do no
+ * harm. */
+INLINE void fetch(struct kernel_ahead *ahead, int lines)
 {
-        uintptr_t at = ahead->at;
-        uintptr_t end = at + bytes < ahead->end ? at + bytes : ahead->end;
+        if (ahead->at >= ahead->end)
+                return;
+        UNROLL
+        for (int i = 0; i < lines; i++)
+                _mm_prefetch((const char *)(ahead->at + (uintptr_t)i * KERNEL_ALIGN), _MM_HINT_T1);
+        ahead->at += (uintptr_t)lines * KERNEL_ALIGN;
+}
 
-        for (; at < end; at += KERNEL_ALIGN)
-                _mm_prefetch((const char *)at, _MM_HINT_T0);
-        ahead->at = at;
+static void avx512_fetch(const void *at, size_t bytes)
+{
+        for (size_t i = 0; i < bytes; i += KERNEL_ALIGN)
+                _mm_prefetch((const char *)at + i, _MM_HINT_T1);
+}
+
+INLINE void fetch_rest(struct kernel_ahead *ahead)
+{
+        while (ahead->at < ahead->end)
+                fetch(ahead, 4);
 }
 
 /* Tokens of a block with so many rows. */
@@ -145,7 +159,7 @@ INLINE int block_tokens(int rows)
 /* Scores of the block_tokens(rows) tokens at key with `rows` rows. Tokens from `tokens` on are not
  * read: the last one stands in for them, since the tile may end there. */
 INLINE void scores_block(int rows, const uint16_t *key, uint32_t tokens, uint32_t dim,
-                         const float *query, float scale, float *score)
+                         const float *query, float scale, float *score, struct kernel_ahead *ahead)
 {
         const int block = block_tokens(rows);
         const uint32_t padded = kernel_padded(dim);
@@ -164,6 +178,7 @@ INLINE void scores_block(int rows, const uint16_t *key, uint32_t tokens, uint32_
         for (uint32_t d = 0; d < full; d += 16) {
                 __m512 q[4];
 
+                fetch(ahead, block / 2);
                 UNROLL
                 for (int r = 0; r < rows; r++)
                         q[r] = _mm512_load_ps(query + r * padded + d);
@@ -217,11 +232,12 @@ INLINE void scores_rows(int rows, const uint16_t *key, uint32_t tokens, uint32_t
         uint32_t t = 0;
 
         for (; t + block <= tokens; t += block) {
-                fetch(ahead, block * dim * 2);
-                scores_block(rows, key + (size_t)t * dim, block, dim, query, scale, score + t);
+                scores_block(rows, key + (size_t)t * dim, block, dim, query, scale, score + t,
+                             ahead);
         }
         if (t < tokens)
-                scores_block(rows, key + (size_t)t * dim, tokens - t, dim, query, scale, score + t);
+                scores_block(rows, key + (size_t)t * dim, tokens - t, dim, query, scale, score + t,
+                             ahead);
 }
 
 INLINE void scores_all(const uint16_t *key, uint32_t tokens, uint32_t dim, const float *query,
@@ -240,7 +256,7 @@ INLINE void scores_all(const uint16_t *key, uint32_t tokens, uint32_t dim, const
                 scores_rows(2, key, tokens, dim, query, scale, score, ahead);
         else if (rows == 1)
                 scores_rows(1, key, tokens, dim, query, scale, score, ahead);
-        fetch(ahead, UINT16_MAX);
+        fetch_rest(ahead);
 }
 
 static void avx512_scores(const uint16_t *key, uint32_t tokens, uint32_t dim, const float *query,
@@ -294,7 +310,7 @@ INLINE void accumulate_block(int rows, int chunks, const uint16_t *value, uint32
                 const uint16_t *v = value + (size_t)t * dim;
                 __m512 p[4];
 
-                fetch(ahead, (uint32_t)chunks * 32);
+                fetch(ahead, chunks >= 2 ? chunks / 2 : 1);
                 UNROLL
                 for (int r = 0; r < rows; r++)
                         p[r] = _mm512_set1_ps(weight[r * KERNEL_SCORE_STRIDE + t]);
@@ -371,7 +387,7 @@ INLINE void accumulate_all(const uint16_t *value, uint32_t dim, const float *wei
                 accumulate_limits(2, value, dim, weight, limit, acc, ahead);
         else if (rows == 1)
                 accumulate_limits(1, value, dim, weight, limit, acc, ahead);
-        fetch(ahead, UINT16_MAX);
+        fetch_rest(ahead);
 }
 
 static void avx512_accumulate(const uint16_t *value, uint32_t dim, const float *weight,
@@ -401,6 +417,7 @@ static float avx512_exponential(float x)
 }
 
 const struct kernel_tile_ops kernel_tile_avx512 = {
+        .fetch = avx512_fetch,
         .load = avx512_load,
         .store = avx512_store,
         .narrow = avx512_narrow,

@@ -106,9 +106,15 @@ static void dot_two(const float *a, const float *b, const float *key, uint32_t p
 static void fetch(struct kernel_ahead *ahead, uint32_t bytes)
 {
         for (uint32_t i = 0; i < bytes && ahead->at < ahead->end; i += KERNEL_ALIGN) {
-                __builtin_prefetch((const void *)ahead->at);
+                __builtin_prefetch((const void *)ahead->at, 0, 2);
                 ahead->at += KERNEL_ALIGN;
         }
+}
+
+static void portable_fetch(const void *at, size_t bytes)
+{
+        for (size_t i = 0; i < bytes; i += KERNEL_ALIGN)
+                __builtin_prefetch((const char *)at + i, 0, 2);
 }
 
 static void portable_scores(const uint16_t *key, uint32_t tokens, uint32_t dim, const float *query,
@@ -189,6 +195,7 @@ static void portable_merge(float *to, float to_factor, const float *from, float 
 }
 
 const struct kernel_tile_ops kernel_tile_portable = {
+        .fetch = portable_fetch,
         .load = portable_load,
         .store = portable_store,
         .narrow = portable_narrow,

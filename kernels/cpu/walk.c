@@ -40,10 +40,11 @@ static void page_enter(struct walk *walk)
         walk->tile = tile_at(walk);
 }
 
-void walk_begin(struct walk *walk, const struct kernel_attention *args, const struct cut_item *item,
-                uint32_t step_tokens)
+void walk_begin(struct walk *walk, enum walk_order order, const struct kernel_attention *args,
+                const struct cut_item *item, uint32_t step_tokens)
 {
         *walk = (struct walk){
+                .order = order,
                 .kv = &args->kv,
                 .pages = args->indices ? args->indices + args->indptr[item->sequence] : NULL,
                 .layer = args->layer,
@@ -59,26 +60,50 @@ void walk_begin(struct walk *walk, const struct kernel_attention *args, const st
                 page_enter(walk);
 }
 
+/* To the next tile of the page, or false. */
+static bool tile_advance(struct walk *walk)
+{
+        if (walk->order == WALK_STREAM) {
+                walk->value = !walk->value;
+                if (walk->value)
+                        return true;
+        }
+        return ++walk->head < walk->heads;
+}
+
+/* To the next page of the partial or, in work order, to the V tiles of its first one; or false. */
+static bool page_advance(struct walk *walk)
+{
+        walk->offset += walk->tokens;
+        if (walk->offset < partial_tokens(walk))
+                return true;
+        walk->offset = 0;
+        if (walk->order == WALK_STREAM)
+                return false;
+        walk->value = !walk->value;
+        return walk->value;
+}
+
 static void walk_advance(struct walk *walk, uint32_t tokens)
 {
         walk->piece += tokens;
         if (walk->piece < walk->tokens)
                 return;
         walk->piece = 0;
-        if (++walk->head < walk->heads) {
+        if (tile_advance(walk)) {
                 walk->tile = tile_at(walk);
                 return;
         }
-        walk->offset += walk->tokens;
-        if (walk->offset == partial_tokens(walk)) {
-                walk->offset = 0;
-                if (walk->value)
-                        walk->partial++;
-                walk->value = !walk->value;
-                if (walk->partial == walk->partial_end)
-                        return;
-        }
-        page_enter(walk);
+        if (page_advance(walk) || ++walk->partial < walk->partial_end)
+                page_enter(walk);
+}
+
+uint32_t walk_key_steps(const struct walk *walk)
+{
+        uint32_t page = smaller(walk->kv->page_tokens, GPUMEM_PARTIAL_TOKENS);
+        uint32_t pages = (GPUMEM_PARTIAL_TOKENS + page - 1) / page;
+
+        return pages * ((page + walk->step_tokens - 1) / walk->step_tokens) * walk->heads;
 }
 
 bool walk_next(struct walk *walk, struct walk_step *step)

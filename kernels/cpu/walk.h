@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The order in which a work item reads tiles: for each partial, first K then V; in each of the two,
- * page by page; in a page, head by head; in a tile, pieces of at most step_tokens tokens.
+ * The tiles that a work item reads, in one of two orders. An item WORKs through a partial's K
+ * tiles, and, its weights being known, through its V tiles. Memory is fastest in STREAM order: all
+ * of a page, K and V of one head after the other. A partial has as many steps in either order, so a
+ * second walk that fetches in stream order, half a partial's steps ahead of the first, has
+ * everything there in time: K step i needs what it fetched as step 2i.
+ *
+ * In both, a page comes before the next page, a head before the next head, and a tile is cut in
+ * pieces of at most step_tokens tokens.
  */
 #ifndef GPUMEM_KERNELS_CPU_WALK_H
 #define GPUMEM_KERNELS_CPU_WALK_H
@@ -12,13 +18,15 @@
 
 #include "kernels/cpu/cut.h"
 
-/* How many steps the scout is ahead. */
-#define WALK_AHEAD 2
+enum walk_order {
+        WALK_WORK,
+        WALK_STREAM,
+};
 
 enum walk_begins {
         WALK_BEGINS_NOTHING,
         WALK_BEGINS_KEYS,   /* the first step of a partial */
-        WALK_BEGINS_VALUES, /* its first V step: all its scores are there */
+        WALK_BEGINS_VALUES, /* in work order, its first V step: all its scores are there */
 };
 
 struct walk_step {
@@ -30,10 +38,11 @@ struct walk_step {
         uint32_t head; /* within the item */
         bool value;
         enum walk_begins begins;
-        bool ends; /* the last step of the partial */
+        bool ends; /* in work order, the last step of the partial */
 };
 
 struct walk {
+        enum walk_order order;
         const struct kernel_kv *kv;
         const uint32_t *pages;
         uint32_t layer;
@@ -50,9 +59,12 @@ struct walk {
         const unsigned char *tile;
 };
 
-void walk_begin(struct walk *walk, const struct kernel_attention *args, const struct cut_item *item,
-                uint32_t step_tokens);
+void walk_begin(struct walk *walk, enum walk_order order, const struct kernel_attention *args,
+                const struct cut_item *item, uint32_t step_tokens);
 /* False when there is nothing left. */
 bool walk_next(struct walk *walk, struct walk_step *step);
+
+/* How many K steps the walk's partial has. */
+uint32_t walk_key_steps(const struct walk *walk);
 
 #endif
