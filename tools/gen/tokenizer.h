@@ -9,7 +9,8 @@
  * tokens never come out of text.
  *
  * Any bytes are accepted; invalid UTF-8 takes the way of the byte tokens. Decoding gives the bytes
- * back, except that U+2581 in the text comes back as a space.
+ * back, except that U+2581 in the text comes back as a space, and that the space put behind a
+ * user-defined token stays.
  *
  * Immutable after tokenizer_new(): any thread may use it. It copies what it needs from the file.
  */
