@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The part of the CUDA driver's binary interface that this project uses, declared by us so that host code
- * builds on machines without any NVIDIA package. Names, values and layouts are those of the driver (they
- * are its ABI); tests/abi holds every one of them against the toolkit's cuda.h where that is installed.
+ * The part of the CUDA driver's binary interface that this project uses, declared by us so that
+ * host code builds on machines without any NVIDIA package. Names, values and layouts are those of
+ * the driver (they are its ABI); tests/abi holds every one of them against the toolkit's cuda.h
+ * where that is installed.
  *
  * Never include this beside cuda.h in one translation unit: the names are the same on purpose.
  */

@@ -157,8 +157,9 @@ int driver_open(struct driver **out, enum driver_kind kind, const char *path, ch
                 missing = "gpumem_sim_host_view";
         if (missing) {
                 explain(why, why_size,
-                        kind == DRIVER_CUDA ? "the NVIDIA driver is too old: it has no %s"
-                                            : "the library named as simulator is not one: it has no %s",
+                        kind == DRIVER_CUDA
+                                ? "the NVIDIA driver is too old: it has no %s"
+                                : "the library named as simulator is not one: it has no %s",
                         missing);
                 driver_free(driver);
                 return -ENOSYS;

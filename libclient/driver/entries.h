@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every entry of the driver table, once: DRIVER_ENTRY(member, symbol, fallback symbol or NULL, parameters).
- * driver.h makes the members from it, driver.c the loading, so a new entry is one line here. The symbols are
- * those a current driver exports (version suffix included); all are required unless DRIVER_ENTRY_OPTIONAL.
+ * Every entry of the driver table, once: DRIVER_ENTRY(member, symbol, fallback symbol or NULL,
+ * parameters). driver.h makes the members from it, driver.c the loading, so a new entry is one line
+ * here. The symbols are those a current driver exports (version suffix included); all are required
+ * unless DRIVER_ENTRY_OPTIONAL.
  *
  * Included more than once: no guard.
  */
@@ -21,7 +22,7 @@ DRIVER_ENTRY(device_get_uuid, "cuDeviceGetUuid_v2", "cuDeviceGetUuid",
              (CUuuid * uuid, CUdevice device))
 DRIVER_ENTRY(device_get_attribute, "cuDeviceGetAttribute", NULL,
              (int *value, CUdevice_attribute attribute, CUdevice device))
-DRIVER_ENTRY(device_total_mem, "cuDeviceTotalMem_v2", NULL, (size_t *bytes, CUdevice device))
+DRIVER_ENTRY(device_total_mem, "cuDeviceTotalMem_v2", NULL, (size_t * bytes, CUdevice device))
 
 DRIVER_ENTRY(device_primary_ctx_retain, "cuDevicePrimaryCtxRetain", NULL,
              (CUcontext * context, CUdevice device))

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libcuda-sim.so: a CUDA driver without a GPU. It offers the driver's ABI by symbol name, keeps
+ * device memory in files of a tmpfs directory that all processes of the simulated machine share,
+ * runs streams on worker threads, and is stricter than hardware wherever the documentation leaves
+ * room.
+ *
+ * One concept per file:
+ *
+ *   config     what the environment says the machine looks like
+ *   control    the file all processes share: capacity, allocation slots, who is attached
+ *   store      one allocation: its file, its lock, its lifetime across processes
+ *   window     device address space of this process: PROT_NONE addresses, the alias, reservations,
+ * mappings vmm        cuMemCreate, cuMemMap and their relatives memory     cuMemAlloc, pinned host
+ * memory, pointer attributes context    primary and own contexts, the current one, sticky errors
+ *   stream     ordered asynchronous work on worker threads; event
+ *   copy       copies and fills
+ *   fault      the simulated Xid: illegal access through the alias
+ *   device     cuInit, devices, fork and exit
+ *   symbol     cuGetProcAddress
+ *   error      names, texts, the detail a CUresult cannot carry
+ *
+ * Process-wide state (`sim`) is what any driver library has behind its C ABI.
+ *
+ * Locks, in the order in which they may be taken:
+ *   1. sim.work_lock   contexts, streams, events, their handle tables
+ *   2. sim.memory_lock memory handles, allocations, reservations, mappings, pinned ranges
+ *   3. control->lock   the shared control file (process-shared, robust)
+ * No user code (host function, copy) runs under any of them, and the memory lock is never held
+ * while waiting for work, so VMM calls neither synchronise with streams nor wait for them.
+ */
+#ifndef GPUMEM_SIMCUDA_SIM_H
+#define GPUMEM_SIMCUDA_SIM_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "libclient/driver/cuda_abi.h"
+
+#define SIM_DEVICES_MAX    16
+#define SIM_DRIVER_VERSION 12040
+/* Every byte of new memory: a NaN as f16, bf16 and f32, -1 as an integer, no page id. */
+#define SIM_POISON 0xff
+
+#define SIM_EXPORT __attribute__((visibility("default")))
+/* Declares and defines an exported entry, so that no entry lacks a prototype. */
+#define SIM_API(name, parameters)                                                                  \
+        SIM_EXPORT CUresult name parameters;                                                       \
+        CUresult name parameters
+/* Exports the same entry under another name (the ABI's names with and without version suffix). */
+#define SIM_ALIAS(alias_name, name)                                                                \
+        extern __typeof(name) alias_name __attribute__((alias(#name), visibility("default")))
+
+/* --- config -------------------------------------------------------------------------------------
+ */
+
+struct sim_config {
+        char directory[256];
+        uint32_t devices;
+        uint64_t memory_bytes; /* per device */
+        uint64_t granularity;
+        uint64_t seed;       /* 0: no artificial delays */
+        bool machine_is_set; /* the environment names devices, memory or granularity itself */
+};
+
+/* Reads the environment. CUDA_ERROR_INVALID_VALUE with a detail names the variable that is wrong.
+ */
+CUresult sim_config_read(struct sim_config *config);
+
+/* --- error --------------------------------------------------------------------------------------
+ */
+
+/* Remembers a sentence for gpumem_sim_error_detail() of this thread and returns `result`. */
+__attribute__((format(printf, 2, 3))) CUresult sim_fail(CUresult result, const char *format, ...);
+
+/* --- handle tables ------------------------------------------------------------------------------
+ */
+
+/*
+ * Handles are small numbers dressed up so that dereferencing one crashes and handles of one kind
+ * never pass for another. A freed value is the next to be given out: whoever caches by value,
+ * notices.
+ */
+enum sim_handle_kind {
+        SIM_HANDLE_STREAM = 0x51,
+        SIM_HANDLE_EVENT = 0x52,
+        SIM_HANDLE_CONTEXT = 0x53,
+        SIM_HANDLE_MEMORY = 0x54,
+};
+
+struct sim_handles {
+        enum sim_handle_kind kind;
+        void **items;        /* NULL: free */
+        uint32_t *next_free; /* index + 1 */
+        uint32_t capacity, used, first_free;
+};
+
+/* The new handle, or 0 when memory or the table's limit (2^20) is exhausted. `item` is not NULL. */
+uint64_t sim_handles_add(struct sim_handles *table, void *item);
+/* NULL for values that are no live handle of this table. */
+void *sim_handles_get(const struct sim_handles *table, uint64_t handle);
+void sim_handles_remove(struct sim_handles *table, uint64_t handle);
+
+/* --- the process --------------------------------------------------------------------------------
+ */
+
+enum sim_state {
+        SIM_UNUSED = 0, /* cuInit has not succeeded yet */
+        SIM_READY,
+        SIM_FORKED, /* a child of a process that was READY: every call fails, as on hardware */
+        SIM_CLOSED, /* the process is exiting */
+};
+
+struct sim {
+        _Atomic(int) state;
+        struct sim_config config;
+        pthread_mutex_t work_lock;
+        pthread_mutex_t memory_lock;
+};
+extern struct sim sim;
+
+/* What every entry but the exempt ones asks first: ready, and not inside a host function. */
+CUresult sim_enter(void);
+#define SIM_ENTER()                                                                                \
+        do {                                                                                       \
+                CUresult enter_result_ = sim_enter();                                              \
+                if (enter_result_ != CUDA_SUCCESS)                                                 \
+                        return enter_result_;                                                      \
+        } while (0)
+
+bool sim_device_valid(CUdevice device);
+
+#endif
