@@ -132,6 +132,13 @@ int varlink_connection_queue(struct varlink_connection *connection, const char *
         return 0;
 }
 
+static void notice(const struct varlink_server *server, const struct varlink_peer *peer,
+                   const char *what)
+{
+        if (server->notice != NULL)
+                server->notice(peer, what, server->userdata);
+}
+
 static void connection_free(struct varlink_connection *connection)
 {
         struct varlink_server *server = connection->server;
@@ -316,10 +323,14 @@ static void connection_turn(struct varlink_connection *connection, bool readable
                 r = connection_update(connection, now);
         if (r >= 0)
                 return;
-        if (r == -EBADMSG || r == -EMSGSIZE)
+        if (r == -EBADMSG || r == -EMSGSIZE) {
                 server->statistics.closed_for_protocol++;
-        else if (r == -ENOBUFS)
+                notice(server, &connection->peer,
+                       r == -EBADMSG ? "sent what is not a call" : "message too long");
+        } else if (r == -ENOBUFS) {
                 server->statistics.closed_for_stalling++;
+                notice(server, &connection->peer, "does not read its answers");
+        }
         /* The answers to the calls before the bad one still go out, as far as the peer takes them.
          */
         if (r == -EBADMSG || r == -EMSGSIZE)
@@ -349,6 +360,9 @@ static int on_stall(sd_event_source *source, uint64_t when, void *userdata)
         (void)source;
         (void)when;
         connection->server->statistics.closed_for_stalling++;
+        notice(connection->server, &connection->peer,
+               connection->output_deadline != 0 ? "does not read its answers"
+                                                : "does not finish its message");
         connection_free(connection);
         return 0;
 }
@@ -378,14 +392,15 @@ static bool has_room_for(const struct varlink_server *server, uid_t uid)
 int varlink_server_add_connection_consume_fd(struct varlink_server *server, int fd)
 {
         struct varlink_connection *connection;
-        struct ucred credentials;
+        struct ucred credentials = {0};
+        struct varlink_peer peer;
         socklen_t length = sizeof(credentials);
         int r;
 
-        if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) < 0) {
-                r = -errno;
+        r = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) < 0 ? -errno : 0;
+        peer = (struct varlink_peer){credentials.pid, credentials.uid, credentials.gid};
+        if (r < 0)
                 goto refuse;
-        }
         if (!has_room_for(server, credentials.uid)) {
                 r = -EUSERS;
                 goto refuse;
@@ -397,7 +412,7 @@ int varlink_server_add_connection_consume_fd(struct varlink_server *server, int 
         }
         connection->server = server;
         connection->fd = fd;
-        connection->peer = (struct varlink_peer){credentials.pid, credentials.uid, credentials.gid};
+        connection->peer = peer;
         connection->next = server->connections;
         if (connection->next != NULL)
                 connection->next->previous = connection;
@@ -426,6 +441,7 @@ int varlink_server_add_connection_consume_fd(struct varlink_server *server, int 
 
 refuse:
         server->statistics.refused++;
+        notice(server, &peer, r == -EUSERS ? "too many connections" : "no memory for it");
         close(fd);
         return r;
 }
@@ -537,4 +553,11 @@ struct varlink_server *varlink_server_free(struct varlink_server *server)
 void varlink_server_statistics(const struct varlink_server *server, struct varlink_statistics *out)
 {
         *out = server->statistics;
+}
+
+void varlink_server_on_refusal(struct varlink_server *server,
+                               void (*notice_function)(const struct varlink_peer *peer,
+                                                       const char *what, void *userdata))
+{
+        server->notice = notice_function;
 }

@@ -114,6 +114,12 @@ int varlink_server_add_connection_consume_fd(struct varlink_server *server, int 
 
 void varlink_server_statistics(const struct varlink_server *server, struct varlink_statistics *out);
 
+/* Tell @notice (NULL: nobody) when a peer is refused or closed for what it did; @what is a few
+ * words. It must not touch the server. @userdata is the methods' own. */
+void varlink_server_on_refusal(struct varlink_server *server,
+                               void (*notice)(const struct varlink_peer *peer, const char *what,
+                                              void *userdata));
+
 /* --- for methods --- */
 
 const struct varlink_peer *varlink_call_peer(const struct varlink_call *call);

@@ -17,6 +17,7 @@ struct varlink_server {
         struct varlink_statistics statistics;
         const struct varlink_interface *interfaces;
         void *userdata;
+        void (*notice)(const struct varlink_peer *peer, const char *what, void *userdata);
         int listen_fd; /* borrowed, -1 if there is none */
         sd_event_source *listen_source;
         sd_event_source

@@ -329,7 +329,7 @@ static void test_timeout(void)
 static const char status_answer[] =
         "{\"parameters\":{\"version\":\"0.1.0\",\"uptime_us\":192000000,\"epoch\":17,"
         "\"driver\":\"simulated\",\"devices\":[{" DEVICE
-        ",\"state\":\"ok\",\"sessions\":2,\"waiting_grants\":1}],\"sessions\":2,"
+        ",\"state\":\"degraded\",\"trouble\":\"cuMemMap\\nfailed\",\"sessions\":2,\"waiting_grants\":1}],\"sessions\":2,"
         "\"waiting_grants\":1}}";
 
 static void test_status(void)
@@ -338,13 +338,15 @@ static void test_status(void)
 
         CU_ASSERT_EQUAL(result.status, CTL_OK);
         CU_ASSERT_STRING_EQUAL(result.messages, "");
+        CU_ASSERT(has(result.out, "\nGPU-1 is degraded: cuMemMap?failed\n"));
         CU_ASSERT(has(result.out, "gpumemd 0.1.0, driver simulated, up 3 min 12 s\n"));
         CU_ASSERT(has(result.out, "sessions 2, grants waiting 1\n"));
-        CU_ASSERT(has(result.out,
-                      "DEVICE  NAME       STATE  FRAME    TOTAL  MANAGED  OUTSIDE  SESSIONS  "
-                      "WAITING\n"
-                      "GPU-1   simulated  ok     2 MiB  128 MiB   64 MiB      0 B         2       "
-                      " 1\n"));
+        CU_ASSERT(
+                has(result.out,
+                    "DEVICE  NAME       STATE     FRAME    TOTAL  MANAGED  OUTSIDE  SESSIONS  "
+                    "WAITING\n"
+                    "GPU-1   simulated  degraded  2 MiB  128 MiB   64 MiB      0 B         2       "
+                    " 1\n"));
         CU_ASSERT(has(result.out,
                       "DEVICE  FREE  FRESH  GRANTED  DIRTY  READY  DRAINING  QUARANTINED\n"
                       "GPU-1     10      4       16      1      1         0            0\n"));
@@ -374,16 +376,21 @@ static void test_json(void)
 #define SESSION(number)                                                                            \
         "{\"session\":" number ",\"pid\":42,\"uid\":1000,\"comm\":\"gpumem-gen\",\"engine\":"      \
         "\"e\\u001b[1mvil\",\"tenant\":\"uid-1000\",\"device\":\"GPU-1\",\"frames\":16,"           \
-        "\"bytes\":33554432,\"connected_us\":1764424192000000,\"draining\":false,"                 \
-        "\"waiting\":true,\"object_count\":3,\"objects\":[{\"object\":1,\"kind\":\"kv_pool\","     \
-        "\"name\":\"kv\",\"frames\":12,\"frames_max\":24,\"bytes\":25165824},{\"object\":2,"       \
-        "\"kind\":\"buffer\",\"name\":\"\",\"frames\":4,\"frames_max\":4,\"bytes\":8388608}]}"
+        "\"bytes\":33554432,\"connected_us\":1764424192000000,\"state\":\"waiting\","              \
+        "\"objects\":[{\"object\":1,\"kind\":\"kv_pool\",\"name\":\"kv\",\"frames\":12,"           \
+        "\"frames_max\":24,\"bytes\":25165824},{\"object\":2,\"kind\":\"buffer\",\"name\":\"\","   \
+        "\"frames\":4,\"frames_max\":4,\"bytes\":8388608}]}"
+/* Without what may be absent. */
+#define SESSION_BARE(number)                                                                       \
+        "{\"session\":" number ",\"pid\":43,\"uid\":1000,\"engine\":\"\",\"tenant\":\"uid-1000\"," \
+        "\"frames\":0,\"bytes\":0,\"connected_us\":1764424192000000,\"state\":\"connecting\","     \
+        "\"objects\":[]}"
 
 static void test_ps(void)
 {
         static const char *const answers[] = {
                 "{\"parameters\":{\"sessions\":[" SESSION("1") "," SESSION("2") "],\"next\":2}}",
-                "{\"parameters\":{\"sessions\":[" SESSION("7") "]}}",
+                "{\"parameters\":{\"sessions\":[" SESSION_BARE("7") "]}}",
         };
         struct stand_in s;
         struct result result;
@@ -396,16 +403,20 @@ static void test_ps(void)
         CU_ASSERT_STRING_EQUAL(
                 s.calls, "{\"method\":\"io.gpumemd.ListSessions\"}\n"
                          "{\"method\":\"io.gpumemd.ListSessions\",\"parameters\":{\"after\":2}}\n");
-        CU_ASSERT(has(result.out, "SESSION  PID   UID  COMMAND     ENGINE    STATE    OBJECTS  "
-                                  "FRAMES  MEMORY  SINCE                TENANT    DEVICE\n"
-                                  "      1   42  1000  gpumem-gen  e?[1mvil  waiting        3  "
-                                  "    16  32 MiB  2025-11-29 13:49:52  uid-1000  GPU-1\n"));
-        CU_ASSERT(has(result.out, "\n      7   42 "));
-        CU_ASSERT(has(result.out,
-                      "SESSION  OBJECT  KIND     FRAMES  MAXIMUM  MEMORY  NAME\n"
-                      "      1       1  kv_pool      12       24  24 MiB  kv\n"
-                      "      1       2  buffer        4        4   8 MiB  -\n"
-                      "      1     ...  ...         ...      ...     ...  and 1 more\n"));
+        CU_ASSERT(has(
+                result.out,
+                "SESSION  PID   UID  COMMAND     ENGINE    STATE       OBJECTS  FRAMES  MEMORY  "
+                "SINCE                TENANT    DEVICE\n"
+                "      1   42  1000  gpumem-gen  e?[1mvil  waiting           2      16  32 MiB  "
+                "2025-11-29 13:49:52  uid-1000  GPU-1\n"));
+        CU_ASSERT(has(
+                result.out,
+                "      7   43  1000  -           -         connecting        0       0     0 B  "
+                "2025-11-29 13:49:52  uid-1000  -\n"));
+        CU_ASSERT(has(result.out, "SESSION  OBJECT  KIND     FRAMES  MAXIMUM  MEMORY  NAME\n"
+                                  "      1       1  kv_pool      12       24  24 MiB  kv\n"
+                                  "      1       2  buffer        4        4   8 MiB  -\n"
+                                  "      2       1  kv_pool"));
         CU_ASSERT_PTR_NULL(strchr(result.out, '\x1b'));
         result_free(&result);
 
@@ -448,8 +459,9 @@ static void test_meminfo(void)
 {
         const char *answer = "{\"parameters\":{\"devices\":[{" DEVICE ",\"bytes\":" FRAME_BYTES
                              ",\"fresh_low_frames\":4,\"fresh_high_frames\":8,\"tenants\":[{"
-                             "\"tenant\":\"uid-1000\",\"charged_bytes\":37748736,\"ready_bytes\":"
-                             "2097152,\"dirty_bytes\":2097152}]}]}}";
+                             "\"tenant\":\"uid-1000\",\"charged_bytes\":37748736,\"granted_bytes\":"
+                             "33554432,\"ready_bytes\":2097152,\"dirty_bytes\":2097152,"
+                             "\"draining_bytes\":0,\"releasing_bytes\":0}]}]}}";
         struct stand_in s;
         struct result result;
 
@@ -463,8 +475,9 @@ static void test_meminfo(void)
         CU_ASSERT(has(result.out, "GPU-1 (simulated)\n"));
         CU_ASSERT(has(result.out, "  granted       32 MiB  16 frames  held by sessions\n"));
         CU_ASSERT(has(result.out, "filled below 4, up to 8\n"));
-        CU_ASSERT(has(result.out, "  TENANT    CHARGED  READY  DIRTY\n"
-                                  "  uid-1000   36 MiB  2 MiB  2 MiB\n"));
+        CU_ASSERT(has(result.out,
+                      "  TENANT    CHARGED  GRANTED  READY  DIRTY  DRAINING  RELEASING\n"
+                      "  uid-1000   36 MiB   32 MiB  2 MiB  2 MiB       0 B        0 B\n"));
         result_free(&result);
 }
 

@@ -12,7 +12,9 @@ static const struct ctl_column untitled_columns[] = {
         {"", false}, {"", true}, {"", true}, {"", false}, {NULL, false}};
 
 static const struct ctl_column tenant_columns[] = {
-        {"TENANT", false}, {"CHARGED", true}, {"READY", true}, {"DIRTY", true}, {NULL, false}};
+        {"TENANT", false}, {"CHARGED", true},  {"GRANTED", true},   {"READY", true},
+        {"DIRTY", true},   {"DRAINING", true}, {"RELEASING", true}, {NULL, false},
+};
 
 /* The states of a frame in the order of its life, and what each means. */
 static const struct {
@@ -67,7 +69,8 @@ static void add_memory(struct ctl_reader *reader, struct ctl_table *table, json_
 
 static void add_tenants(struct ctl_reader *reader, struct ctl_table *table, json_object *device)
 {
-        static const char *const keys[] = {"charged_bytes", "ready_bytes", "dirty_bytes"};
+        static const char *const keys[] = {"charged_bytes", "granted_bytes",  "ready_bytes",
+                                           "dirty_bytes",   "draining_bytes", "releasing_bytes"};
         json_object *tenants = ctl_read_array(reader, device, "tenants");
         char number[CTL_NUMBER_MAX];
 

@@ -67,18 +67,11 @@ static enum ctl_outcome fetch(struct ctl_context *context, json_object **out)
         return outcome;
 }
 
-static const char *state_of(struct ctl_reader *reader, json_object *session)
-{
-        bool draining = ctl_read_bool(reader, session, "draining");
-        bool waiting = ctl_read_bool(reader, session, "waiting");
-
-        return draining ? "draining" : waiting ? "waiting" : "connected";
-}
-
 static void add_session(struct ctl_reader *reader, struct ctl_table *table, json_object *session)
 {
         const char *comm = ctl_read_optional_text(reader, session, "comm");
         const char *engine = ctl_read_text(reader, session, "engine");
+        const char *device = ctl_read_optional_text(reader, session, "device");
         char number[CTL_NUMBER_MAX];
 
         ctl_table_add(table, "%" PRId64, ctl_read_int(reader, session, "session"));
@@ -86,26 +79,24 @@ static void add_session(struct ctl_reader *reader, struct ctl_table *table, json
         ctl_table_add(table, "%" PRId64, ctl_read_int(reader, session, "uid"));
         ctl_table_add(table, "%s", comm != NULL ? comm : "-");
         ctl_table_add(table, "%s", engine[0] != '\0' ? engine : "-");
-        ctl_table_add(table, "%s", state_of(reader, session));
-        ctl_table_add(table, "%" PRId64, ctl_read_int(reader, session, "object_count"));
+        ctl_table_add(table, "%s", ctl_read_text(reader, session, "state"));
+        ctl_table_add(table, "%zu", ctl_array_length(ctl_read_array(reader, session, "objects")));
         ctl_table_add(table, "%" PRId64, ctl_read_int(reader, session, "frames"));
         ctl_table_add(table, "%s",
                       ctl_format_bytes(number, ctl_read_int(reader, session, "bytes")));
         ctl_table_add(table, "%s",
                       ctl_format_time(number, ctl_read_int(reader, session, "connected_us")));
         ctl_table_add(table, "%s", ctl_read_text(reader, session, "tenant"));
-        ctl_table_add(table, "%s", ctl_read_text(reader, session, "device"));
+        ctl_table_add(table, "%s", device != NULL ? device : "-");
 }
 
 static void add_objects(struct ctl_reader *reader, struct ctl_table *table, json_object *session)
 {
         json_object *objects = ctl_read_array(reader, session, "objects");
         int64_t number = ctl_read_int(reader, session, "session");
-        int64_t count = ctl_read_int(reader, session, "object_count");
-        size_t shown = ctl_array_length(objects);
         char bytes[CTL_NUMBER_MAX];
 
-        for (size_t i = 0; i < shown; i++) {
+        for (size_t i = 0; i < ctl_array_length(objects); i++) {
                 json_object *object = json_object_array_get_idx(objects, i);
                 const char *name = ctl_read_text(reader, object, "name");
 
@@ -117,12 +108,6 @@ static void add_objects(struct ctl_reader *reader, struct ctl_table *table, json
                 ctl_table_add(table, "%s",
                               ctl_format_bytes(bytes, ctl_read_int(reader, object, "bytes")));
                 ctl_table_add(table, "%s", name[0] != '\0' ? name : "-");
-        }
-        if (count > (int64_t)shown) {
-                ctl_table_add(table, "%" PRId64, number);
-                for (size_t i = 1; i < table->column_count - 1; i++)
-                        ctl_table_add(table, "...");
-                ctl_table_add(table, "and %" PRId64 " more", count - (int64_t)shown);
         }
 }
 
