@@ -142,13 +142,17 @@ int driver_open(struct driver **out, enum driver_kind kind, const char *path, ch
                 return -ENOENT;
         }
 
-#define DRIVER_ENTRY(member, symbol, fallback, parameters)                                         \
-        if (!load_entry(driver->library, symbol, fallback, &driver->member) && !missing)           \
-                missing = symbol;
-#define DRIVER_ENTRY_OPTIONAL(member, symbol, fallback, parameters)                                \
-        load_entry(driver->library, symbol, fallback, &driver->member);
+#define DRIVER_ENTRY_OR(member, symbol, older, parameters)                                         \
+        if (!load_entry(driver->library, #symbol, #older, &driver->member) && !missing)            \
+                missing = #symbol;
+#define DRIVER_ENTRY(member, symbol, parameters)                                                   \
+        if (!load_entry(driver->library, #symbol, NULL, &driver->member) && !missing)              \
+                missing = #symbol;
+#define DRIVER_ENTRY_OPTIONAL(member, symbol, parameters)                                          \
+        load_entry(driver->library, #symbol, NULL, &driver->member);
 #include "libclient/driver/entries.h"
 #undef DRIVER_ENTRY
+#undef DRIVER_ENTRY_OR
 #undef DRIVER_ENTRY_OPTIONAL
         load_entry(driver->library, "gpumem_sim_host_view", NULL, &driver->host_view);
         load_entry(driver->library, "gpumem_sim_error_detail", NULL, &driver->error_detail);

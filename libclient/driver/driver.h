@@ -23,11 +23,13 @@ struct driver {
         enum driver_kind kind;
         void *library; /* dlopen handle */
 
-#define DRIVER_ENTRY(member, symbol, fallback, parameters) CUresult(*member) parameters;
-/* NULL where the driver lacks it. */
-#define DRIVER_ENTRY_OPTIONAL DRIVER_ENTRY
+#define DRIVER_ENTRY(member, symbol, parameters)           CUresult(*member) parameters;
+#define DRIVER_ENTRY_OR(member, symbol, older, parameters) CUresult(*member) parameters;
+#define DRIVER_ENTRY_OPTIONAL(member, symbol, parameters)                                          \
+        CUresult(*member) parameters; /* or NULL */
 #include "libclient/driver/entries.h"
 #undef DRIVER_ENTRY
+#undef DRIVER_ENTRY_OR
 #undef DRIVER_ENTRY_OPTIONAL
 
         /*
