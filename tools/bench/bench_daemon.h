@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A gpumemd of the bench's own: on a simulated device, in a temporary directory that goes with it.
+ */
+#ifndef GPUMEM_BENCH_DAEMON_H
+#define GPUMEM_BENCH_DAEMON_H
+
+#include <stdint.h>
+#include <sys/types.h>
+
+struct bench_daemon {
+        char directory[64]; /* empty: nothing to clean up */
+        char client_socket[96];
+        pid_t pid; /* 0: not running */
+};
+
+struct bench_daemon_options {
+        const char *build; /* where gpumemd and libcuda-sim.so lie */
+        uint64_t memory_bytes;
+        uint64_t frame_bytes;
+        uint32_t fresh_frames; /* kept ready, so that a grant waits for no creation */
+};
+
+/* Starts it and waits (at most 30 s) until it takes connections; sets this process's environment so
+ * that the simulated driver opened here is the same device. 0 or negative errno after saying why on
+ * stderr. */
+int bench_daemon_start(struct bench_daemon *daemon, const struct bench_daemon_options *options);
+
+/* Waits until the daemon has used no CPU for a few milliseconds (scrubbing done), at most a second.
+ */
+void bench_daemon_settle(const struct bench_daemon *daemon);
+
+/* Stops it and removes the directory; idempotent. */
+void bench_daemon_stop(struct bench_daemon *daemon);
+
+#endif
