@@ -23,6 +23,12 @@ double oracle_f16_to_f64(uint16_t half)
         return (double)value;
 }
 
+static void widen(double *to, const uint16_t *from, uint32_t count)
+{
+        for (uint32_t i = 0; i < count; i++)
+                to[i] = oracle_f16_to_f64(from[i]);
+}
+
 uint16_t oracle_f32_to_f16(float value)
 {
         _Float16 narrow = (_Float16)value;
@@ -41,22 +47,30 @@ uint64_t oracle_random(uint64_t *state)
         return z ^ (z >> 31);
 }
 
-/* About normal, deviation 1, from five coordinates. */
-static double drawn(uint64_t seed, uint64_t kind, uint64_t sequence, uint64_t position,
-                    uint64_t head, uint64_t d)
+enum drawn_kind { DRAWN_KEY = 1, DRAWN_VALUE, DRAWN_QUERY };
+
+/* Where to draw a vector's elements from. */
+static uint64_t drawn_state(const struct oracle_case *c, enum drawn_kind kind, uint32_t sequence,
+                            uint64_t position, uint32_t head)
 {
-        uint64_t state = seed;
+        uint64_t name = c->options.names ? c->options.names[sequence] : sequence;
+        uint64_t state = c->options.seed;
+
+        state = oracle_random(&state) ^ (uint64_t)kind;
+        state = oracle_random(&state) ^ name;
+        state = oracle_random(&state) ^ (position << 16 | head);
+        return state;
+}
+
+/* About normal, deviation 1. */
+static double drawn(uint64_t *state)
+{
+        uint64_t r = oracle_random(state);
         double sum = 0;
 
-        state = oracle_random(&state) ^ kind;
-        state = oracle_random(&state) ^ sequence;
-        state = oracle_random(&state) ^ (position << 20 | head << 10 | d);
-        for (int i = 0; i < 2; i++) {
-                uint64_t r = oracle_random(&state);
-
-                sum += (double)(uint32_t)r + (double)(r >> 32);
-        }
-        return (sum / 4294967296.0 - 2) * sqrt(3);
+        for (int i = 0; i < 4; i++)
+                sum += (double)(r >> (16 * i) & 0xffff);
+        return (sum / 65536.0 - 2) * 1.7320508;
 }
 
 static size_t round_up(size_t n, size_t to)
@@ -162,44 +176,43 @@ uint16_t *oracle_vector(const struct oracle_case *c, uint32_t sequence, uint32_t
         return c->pool + at / sizeof(uint16_t);
 }
 
+static void vector_draw(uint16_t *to, uint32_t count, uint64_t state, double gain)
+{
+        for (uint32_t d = 0; d < count; d++)
+                to[d] = oracle_f32_to_f16((float)(gain * drawn(&state)));
+}
+
 static void contents(struct oracle_case *c)
 {
         const struct oracle_options *o = &c->options;
-        double gain = o->key_gain != 0 ? o->key_gain : 1;
+        double gain = o->key_gain != 0 ? (double)o->key_gain : 1;
 
         /* From the last to the first, so that what shared pages hold is sequence 0's. */
         for (uint32_t b = o->sequences; b-- > 0;) {
-                uint32_t name = o->names ? o->names[b] : b;
-
                 for (uint32_t t = 0; t < o->kv_len[b]; t++) {
                         for (uint32_t h = 0; h < o->kv_heads; h++) {
-                                uint16_t *k = oracle_vector(c, b, t, h, false);
-                                uint16_t *v = oracle_vector(c, b, t, h, true);
-
-                                for (uint32_t d = 0; d < o->key_dim; d++)
-                                        k[d] = oracle_f32_to_f16(
-                                                (float)(gain * drawn(o->seed, 1, name, t, h, d)));
-                                for (uint32_t d = 0; d < o->value_dim; d++)
-                                        v[d] = oracle_f32_to_f16(
-                                                (float)drawn(o->seed, 2, name, t, h, d));
+                                vector_draw(oracle_vector(c, b, t, h, false), o->key_dim,
+                                            drawn_state(c, DRAWN_KEY, b, t, h), gain);
+                                vector_draw(oracle_vector(c, b, t, h, true), o->value_dim,
+                                            drawn_state(c, DRAWN_VALUE, b, t, h), 1);
                         }
                 }
         }
         for (uint32_t b = 0; b < o->sequences; b++) {
                 uint32_t first = c->q_indptr ? c->q_indptr[b] : b;
                 uint32_t n = o->q_len ? o->q_len[b] : 1;
-                uint32_t name = o->names ? o->names[b] : b;
 
                 /* Drawn from the position, so that chunks of a prompt have the queries of the
                  * whole. */
-                for (uint32_t i = 0; i < n; i++)
-                        for (uint32_t h = 0; h < c->args.q_heads; h++)
+                for (uint32_t i = 0; i < n; i++) {
+                        for (uint32_t h = 0; h < c->args.q_heads; h++) {
+                                uint64_t position = (uint64_t)o->kv_len[b] + 0x100000 - n + i;
+                                uint64_t state = drawn_state(c, DRAWN_QUERY, b, position, h);
+
                                 for (uint32_t d = 0; d < o->key_dim; d++)
-                                        oracle_q_set(
-                                                c, first + i, h, d,
-                                                drawn(o->seed, 3, name,
-                                                      (uint64_t)(0x100000 + o->kv_len[b] - n + i),
-                                                      h, d));
+                                        oracle_q_set(c, first + i, h, d, drawn(&state));
+                        }
+                }
         }
 }
 
@@ -316,41 +329,66 @@ void oracle_q_set(struct oracle_case *c, uint32_t token, uint32_t head, uint32_t
                 ((float *)c->q)[at] = (float)value;
 }
 
-/* One row in float64. out and tolerance have value_dim elements. */
-static double row_compute(const struct oracle_case *c, uint32_t sequence, uint32_t token,
+/* A sequence's keys and values of one KV head in float64. */
+struct wide {
+        double *key, *value; /* [kv_len][key_dim], [kv_len][value_dim] */
+};
+
+static struct wide wide_make(const struct oracle_case *c, uint32_t sequence, uint32_t kv_head)
+{
+        size_t tokens = c->kv_len[sequence];
+        struct wide wide = {
+                .key = malloc((tokens * c->options.key_dim + 1) * sizeof(double)),
+                .value = malloc((tokens * c->options.value_dim + 1) * sizeof(double)),
+        };
+
+        for (size_t t = 0; t < tokens; t++) {
+                widen(wide.key + t * c->options.key_dim,
+                      oracle_vector(c, sequence, (uint32_t)t, kv_head, false), c->options.key_dim);
+                widen(wide.value + t * c->options.value_dim,
+                      oracle_vector(c, sequence, (uint32_t)t, kv_head, true), c->options.value_dim);
+        }
+        return wide;
+}
+
+/* One row in float64; returns lse. out and tolerance have value_dim elements. */
+static double row_compute(const struct oracle_case *c, const struct wide *wide, uint32_t token,
                           uint32_t head, int64_t visible, double *out, double *tolerance)
 {
         const struct oracle_options *o = &c->options;
-        uint32_t kv_head = head / o->group;
+        double scale = (double)c->args.scale;
         double *score = malloc(((size_t)visible + 1) * sizeof(double));
         double maximum = -INFINITY, sum = 0, spread = 0;
+        double q[256];
 
+        for (uint32_t d = 0; d < o->key_dim; d++)
+                q[d] = oracle_q(c, token, head, d);
         for (uint32_t d = 0; d < o->value_dim; d++)
                 out[d] = tolerance[d] = 0;
         for (int64_t t = 0; t < visible; t++) {
-                const uint16_t *k = oracle_vector(c, sequence, (uint32_t)t, kv_head, false);
+                const double *k = wide->key + (size_t)t * o->key_dim;
                 double dot = 0, size = 0;
 
                 for (uint32_t d = 0; d < o->key_dim; d++) {
-                        double x = oracle_q(c, token, head, d) * oracle_f16_to_f64(k[d]);
+                        double x = q[d] * k[d];
 
                         dot += x;
                         size += fabs(x);
                 }
-                score[t] = dot * (double)c->args.scale;
+                score[t] = dot * scale;
                 if (score[t] > maximum)
                         maximum = score[t];
-                if (size * fabs((double)c->args.scale) > spread)
-                        spread = size * fabs((double)c->args.scale);
+                if (size * fabs(scale) > spread)
+                        spread = size * fabs(scale);
         }
         for (int64_t t = 0; t < visible; t++) {
-                const uint16_t *v = oracle_vector(c, sequence, (uint32_t)t, kv_head, true);
+                const double *v = wide->value + (size_t)t * o->value_dim;
                 double p = exp(score[t] - maximum);
 
                 sum += p;
                 for (uint32_t d = 0; d < o->value_dim; d++) {
-                        out[d] += p * oracle_f16_to_f64(v[d]);
-                        tolerance[d] += fabs(p * oracle_f16_to_f64(v[d]));
+                        out[d] += p * v[d];
+                        tolerance[d] += fabs(p * v[d]);
                 }
         }
         free(score);
@@ -371,11 +409,11 @@ static bool agree(double have, double want, double tolerance)
         return have == want || fabs(have - want) <= tolerance;
 }
 
-static unsigned row_errors(const struct oracle_case *c, uint32_t sequence, uint32_t token,
-                           uint32_t head, int64_t visible, unsigned before)
+static unsigned row_errors(const struct oracle_case *c, const struct wide *wide, uint32_t sequence,
+                           uint32_t token, uint32_t head, int64_t visible, unsigned before)
 {
         double out[256], tolerance[256];
-        double lse = row_compute(c, sequence, token, head, visible, out, tolerance);
+        double lse = row_compute(c, wide, token, head, visible, out, tolerance);
         double have = oracle_lse(c, token, head);
         unsigned errors = 0;
 
@@ -403,12 +441,17 @@ unsigned oracle_errors(const struct oracle_case *c)
                 uint32_t first = c->q_indptr ? c->q_indptr[b] : b;
                 uint32_t n = c->options.q_len ? c->options.q_len[b] : 1;
 
-                for (uint32_t i = 0; i < n; i++) {
-                        int64_t visible = (int64_t)c->kv_len[b] - n + i + 1;
+                for (uint32_t h = 0; h < c->args.q_heads; h++) {
+                        struct wide wide = wide_make(c, b, h / c->options.group);
 
-                        for (uint32_t h = 0; h < c->args.q_heads; h++)
-                                errors += row_errors(c, b, first + i, h, visible > 0 ? visible : 0,
-                                                     errors);
+                        for (uint32_t i = 0; i < n; i++) {
+                                int64_t visible = (int64_t)c->kv_len[b] - n + i + 1;
+
+                                errors += row_errors(c, &wide, b, first + i, h,
+                                                     visible > 0 ? visible : 0, errors);
+                        }
+                        free(wide.key);
+                        free(wide.value);
                 }
         }
         return errors;
