@@ -166,7 +166,7 @@ static int measure(struct bench_daemon *daemon, struct floor *base, struct gpume
         if (error == 0)
                 error = samples_init(&ratios, rounds);
         for (size_t i = 0; error == 0 && i < rounds + rounds / 10; i++) {
-                double grant, least;
+                double grant = 0, least = 1;
 
                 /* What was returned is scrubbed first: that work belongs to no grant. */
                 bench_daemon_settle(daemon);
