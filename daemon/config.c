@@ -1,0 +1,537 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <ini.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/config.h"
+
+/* inih cuts lines longer than its buffer in pieces; we refuse them instead. */
+#define LINE_BYTES 190
+
+enum section {
+        SECTION_GPUMEMD,
+        SECTION_DEVICE,
+        SECTION_SIMULATOR,
+        SECTION_COUNT,
+};
+
+enum kind {
+        KIND_PATH, /* absolute; `maximum` is the size of the array */
+        KIND_LEVEL,
+        KIND_DRIVER,
+        KIND_FRACTION, /* above 0, at most 1 */
+        KIND_COUNT,    /* uint32_t, minimum..maximum */
+        KIND_BOOL,
+        KIND_BYTES,     /* uint64_t, power of two if minimum says so */
+        KIND_FRAME,     /* uint64_t: auto (0) or bytes */
+        KIND_WATERMARK, /* uint32_t: auto or frames */
+};
+
+struct key {
+        enum section section;
+        const char *name;
+        enum kind kind;
+        size_t offset; /* in struct config, or in struct config_device */
+        uint64_t minimum, maximum;
+        const char *allowed;
+};
+
+#define OF(field)        offsetof(struct config, field)
+#define OF_DEVICE(field) offsetof(struct config_device, field)
+#define SIZE_OF(field)   sizeof(((struct config *)0)->field)
+
+static const struct key keys[] = {
+        {SECTION_GPUMEMD, "client_socket", KIND_PATH, OF(client_socket), 0, SIZE_OF(client_socket),
+         "an absolute path of at most 107 bytes"},
+        {SECTION_GPUMEMD, "admin_socket", KIND_PATH, OF(admin_socket), 0, SIZE_OF(admin_socket),
+         "an absolute path of at most 107 bytes"},
+        {SECTION_GPUMEMD, "log_level", KIND_LEVEL, OF(log_level), 0, 0,
+         "error, warning, info or debug"},
+        {SECTION_GPUMEMD, "driver", KIND_DRIVER, OF(driver), 0, 0, "cuda or simulated"},
+        {SECTION_GPUMEMD, "driver_library", KIND_PATH, OF(driver_library), 0,
+         SIZE_OF(driver_library), "an absolute path"},
+        {SECTION_GPUMEMD, "gpu_memory_utilization", KIND_FRACTION, OF(gpu_memory_utilization), 0, 0,
+         "a number above 0 and at most 1"},
+        {SECTION_GPUMEMD, "max_clients", KIND_COUNT, OF(max_clients), 1, CONFIG_CLIENTS_MAX,
+         "a number from 1 to 65536"},
+        {SECTION_GPUMEMD, "debug", KIND_BOOL, OF(debug), 0, 0, "yes or no"},
+        {SECTION_DEVICE, "frame_size", KIND_FRAME, OF_DEVICE(frame_bytes), 4096, UINT64_C(1) << 40,
+         "auto, or a power of two from 4K to 1T, with suffix K, M, G or T"},
+        {SECTION_DEVICE, "watermark_low", KIND_WATERMARK, OF_DEVICE(watermark_low), 0,
+         CONFIG_FRAMES_MAX, "auto, or a number of frames from 0 to 1048576"},
+        {SECTION_DEVICE, "watermark_high", KIND_WATERMARK, OF_DEVICE(watermark_high), 0,
+         CONFIG_FRAMES_MAX, "auto, or a number of frames from 0 to 1048576"},
+        {SECTION_DEVICE, "gpu_direct_rdma", KIND_BOOL, OF_DEVICE(gpu_direct_rdma), 0, 0,
+         "yes or no"},
+        {SECTION_SIMULATOR, "directory", KIND_PATH, OF(simulator_directory), 0,
+         SIZE_OF(simulator_directory), "an absolute path in a tmpfs"},
+        {SECTION_SIMULATOR, "memory", KIND_BYTES, OF(simulator_memory), 4096, UINT64_C(1) << 42,
+         "a size from 4K to 4T, with suffix K, M, G or T"},
+        {SECTION_SIMULATOR, "granularity", KIND_FRAME, OF(simulator_granularity), 4096,
+         UINT64_C(1) << 30, "a power of two from 4K to 1G, with suffix K, M or G"},
+};
+#define KEYS_COUNT (sizeof(keys) / sizeof(keys[0]))
+_Static_assert(KEYS_COUNT <= 32, "given is a bit per key");
+
+/* One reading of one file. */
+struct reading {
+        struct config *config;
+        FILE *file;
+        const char *path;
+        unsigned line;
+        uint32_t given; /* keys outside [device] */
+        bool failed;
+        char *why;
+        size_t size;
+};
+
+void config_init(struct config *config)
+{
+        *config = (struct config){
+                .client_socket = "/run/gpumem/client.sock",
+                .admin_socket = "/run/gpumem/admin.sock",
+                .log_level = LOG_LEVEL_INFO,
+                .driver = DRIVER_CUDA,
+                .gpu_memory_utilization = 0.9,
+                .max_clients = 2048,
+        };
+}
+
+/* Only the first complaint counts. */
+__attribute__((format(printf, 2, 3))) static int complain(struct reading *reading,
+                                                          const char *format, ...)
+{
+        va_list arguments;
+        int n;
+
+        if (reading->failed)
+                return 0;
+        reading->failed = true;
+        n = snprintf(reading->why, reading->size, "%s:%u: ", reading->path, reading->line);
+        if (n < 0 || (size_t)n >= reading->size)
+                return 0;
+        va_start(arguments, format);
+        vsnprintf(reading->why + n, reading->size - (size_t)n, format, arguments);
+        va_end(arguments);
+        return 0;
+}
+
+static int parse_count(const char *text, uint64_t minimum, uint64_t maximum, uint64_t *out)
+{
+        char *end;
+        unsigned long long value;
+
+        if (text[0] < '0' || text[0] > '9')
+                return -EINVAL;
+        errno = 0;
+        value = strtoull(text, &end, 10);
+        if (errno || *end)
+                return -EINVAL;
+        if (value < minimum || value > maximum)
+                return -ERANGE;
+        *out = value;
+        return 0;
+}
+
+int config_parse_bytes(const char *text, uint64_t *out)
+{
+        static const char suffixes[] = "KMGT";
+        unsigned shift = 0;
+        unsigned long long value;
+        const char *suffix;
+        char *end;
+
+        if (text[0] < '0' || text[0] > '9')
+                return -EINVAL;
+        errno = 0;
+        value = strtoull(text, &end, 10);
+        if (errno)
+                return -ERANGE;
+        while (*end == ' ')
+                end++;
+        if (*end) {
+                suffix = strchr(suffixes, *end & ~0x20);
+                if (suffix) {
+                        shift = 10 * (unsigned)(suffix - suffixes + 1);
+                        end++;
+                        if (*end == 'i')
+                                end++;
+                }
+                if (*end == 'B' || (*end == 'b' && !suffix))
+                        end++;
+                if (*end)
+                        return -EINVAL;
+        }
+        if (value > UINT64_MAX >> shift)
+                return -ERANGE;
+        *out = (uint64_t)value << shift;
+        return 0;
+}
+
+static int parse_bool(const char *text, bool *out)
+{
+        if (strcmp(text, "yes") == 0)
+                *out = true;
+        else if (strcmp(text, "no") == 0)
+                *out = false;
+        else
+                return -EINVAL;
+        return 0;
+}
+
+static int parse_fraction(const char *text, double *out)
+{
+        char *end;
+        double value;
+
+        /* No "inf", "nan" or hexadecimal. */
+        if (strspn(text, "0123456789.") != strlen(text) || !*text)
+                return -EINVAL;
+        errno = 0;
+        value = strtod(text, &end);
+        if (errno || *end || !(value > 0.0) || value > 1.0)
+                return -EINVAL;
+        *out = value;
+        return 0;
+}
+
+static int parse_path(const char *text, char *out, size_t size)
+{
+        if (text[0] != '/' || strlen(text) >= size)
+                return -EINVAL;
+        memcpy(out, text, strlen(text) + 1);
+        return 0;
+}
+
+static int parse_value(const struct key *key, const char *text, void *base)
+{
+        void *field = (char *)base + key->offset;
+        uint64_t number;
+        int r;
+
+        switch (key->kind) {
+        case KIND_PATH:
+                return parse_path(text, field, (size_t)key->maximum);
+        case KIND_LEVEL:
+                return log_level_parse(text, field);
+        case KIND_DRIVER:
+                return driver_kind_parse(text, field);
+        case KIND_FRACTION:
+                return parse_fraction(text, field);
+        case KIND_BOOL:
+                return parse_bool(text, field);
+        case KIND_WATERMARK:
+                if (strcmp(text, "auto") == 0) {
+                        *(uint32_t *)field = UINT32_MAX;
+                        return 0;
+                }
+                /* fall through */
+        case KIND_COUNT:
+                r = parse_count(text, key->minimum, key->maximum, &number);
+                if (r == 0)
+                        *(uint32_t *)field = (uint32_t)number;
+                return r;
+        case KIND_FRAME:
+                if (strcmp(text, "auto") == 0 && key->section == SECTION_DEVICE) {
+                        *(uint64_t *)field = 0;
+                        return 0;
+                }
+                r = config_parse_bytes(text, &number);
+                if (r == 0 && (number < key->minimum || number > key->maximum ||
+                               (number & (number - 1)) != 0))
+                        r = -ERANGE;
+                if (r == 0)
+                        *(uint64_t *)field = number;
+                return r;
+        case KIND_BYTES:
+                r = config_parse_bytes(text, &number);
+                if (r == 0 && (number < key->minimum || number > key->maximum))
+                        r = -ERANGE;
+                if (r == 0)
+                        *(uint64_t *)field = number;
+                return r;
+        }
+        return -EINVAL;
+}
+
+static bool is_uuid(const char *text)
+{
+        static const char shape[] = "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
+
+        if (strlen(text) != sizeof(shape) - 1)
+                return false;
+        for (size_t i = 0; shape[i]; i++) {
+                if (shape[i] == 'x' ? !strchr("0123456789abcdef", text[i]) : shape[i] != text[i])
+                        return false;
+        }
+        return true;
+}
+
+/* Which section a header names; *match points at the device's name. SECTION_COUNT: none. */
+static enum section section_parse(const char *name, const char **match)
+{
+        uint64_t index;
+
+        *match = NULL;
+        if (strcmp(name, "gpumemd") == 0)
+                return SECTION_GPUMEMD;
+        if (strcmp(name, "simulator") == 0)
+                return SECTION_SIMULATOR;
+        if (strncmp(name, "device ", 7) != 0)
+                return SECTION_COUNT;
+        *match = name + 7 + strspn(name + 7, " ");
+        if (strcmp(*match, "*") == 0 || is_uuid(*match) ||
+            parse_count(*match, 0, 4095, &index) == 0)
+                return SECTION_DEVICE;
+        return SECTION_COUNT;
+}
+
+static void complain_section(struct reading *reading, const char *name)
+{
+        complain(reading,
+                 "unknown section [%s]; allowed: [gpumemd], [device *], [device INDEX], "
+                 "[device GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx], [simulator]",
+                 name);
+}
+
+static void complain_key(struct reading *reading, enum section section, const char *section_name,
+                         const char *name)
+{
+        char allowed[256] = "";
+
+        for (size_t i = 0; i < KEYS_COUNT; i++) {
+                size_t length = strlen(allowed);
+
+                if (keys[i].section == section)
+                        snprintf(allowed + length, sizeof(allowed) - length, "%s%s",
+                                 length ? ", " : "", keys[i].name);
+        }
+        complain(reading, "unknown key '%s' in [%s]; allowed: %s", name, section_name, allowed);
+}
+
+static struct config_device *device_section(struct config *config, const char *match)
+{
+        struct config_device *device;
+
+        for (uint32_t i = 0; i < config->devices_count; i++)
+                if (strcmp(config->devices[i].match, match) == 0)
+                        return &config->devices[i];
+        if (config->devices_count == CONFIG_DEVICES_MAX)
+                return NULL;
+        device = &config->devices[config->devices_count++];
+        *device = (struct config_device){0};
+        snprintf(device->match, sizeof(device->match), "%s", match);
+        return device;
+}
+
+/* inih's handler: 1 is success. Complaints are kept in `reading` instead. */
+static int on_key(void *userdata, const char *section_name, const char *name, const char *value)
+{
+        struct reading *reading = userdata;
+        const char *match;
+        enum section section = section_parse(section_name, &match);
+        uint32_t *given = &reading->given;
+        void *base = reading->config;
+        size_t i;
+
+        if (section_name[0] == '\0') {
+                complain(reading, "key '%s' stands before any section", name);
+                return 1;
+        }
+        if (section == SECTION_COUNT) {
+                complain_section(reading, section_name);
+                return 1;
+        }
+        for (i = 0; i < KEYS_COUNT; i++)
+                if (keys[i].section == section && strcmp(keys[i].name, name) == 0)
+                        break;
+        if (i == KEYS_COUNT) {
+                complain_key(reading, section, section_name, name);
+                return 1;
+        }
+        if (section == SECTION_DEVICE) {
+                struct config_device *device = device_section(reading->config, match);
+
+                if (!device) {
+                        complain(reading, "more than %d [device ...] sections", CONFIG_DEVICES_MAX);
+                        return 1;
+                }
+                base = device;
+                device->line = reading->line;
+                given = &device->given;
+        }
+        if (*given & (UINT32_C(1) << i)) {
+                complain(reading, "key '%s' in [%s] is given twice", name, section_name);
+                return 1;
+        }
+        *given |= UINT32_C(1) << i;
+        if (parse_value(&keys[i], value, base) != 0)
+                complain(reading, "key '%s' in [%s]: '%s' is not allowed; allowed: %s", name,
+                         section_name, value, keys[i].allowed);
+        return 1;
+}
+
+/* inih's reader: counts lines, and looks at section headers (inih tells of a section only through
+ * its keys). */
+static char *read_line(char *text, int size, void *stream)
+{
+        struct reading *reading = stream;
+        char section[64];
+        const char *match;
+        size_t length;
+
+        if (reading->failed || !fgets(text, size, reading->file))
+                return NULL;
+        reading->line++;
+        length = strlen(text);
+        if (length > LINE_BYTES) {
+                complain(reading, "the line is longer than %d bytes", LINE_BYTES);
+                return NULL;
+        }
+        if (text[0] == '[') {
+                size_t end = strcspn(text, "]");
+
+                if (text[end] != ']') {
+                        complain(reading, "section header without ']'");
+                        return NULL;
+                }
+                snprintf(section, sizeof(section), "%.*s", (int)(end - 1), text + 1);
+                if (end - 1 >= 50 || section_parse(section, &match) == SECTION_COUNT) {
+                        complain_section(reading, section);
+                        return NULL;
+                }
+        } else if (text[0] == ' ' || text[0] == '\t') {
+                /* inih would take it as a continuation of the value before. */
+                if (text[strspn(text, " \t\r\n")] && !strchr(";#", text[strspn(text, " \t")])) {
+                        complain(reading, "a line must not begin with a blank");
+                        return NULL;
+                }
+        }
+        return text;
+}
+
+static void check_devices(struct reading *reading)
+{
+        for (uint32_t i = 0; i < reading->config->devices_count; i++) {
+                struct config_device *device = &reading->config->devices[i];
+                struct config_device merged =
+                        config_for_device(reading->config, device->match, UINT32_MAX);
+
+                reading->line = device->line;
+                if (!merged.watermark_low_auto && !merged.watermark_high_auto &&
+                    merged.watermark_low > merged.watermark_high)
+                        complain(reading,
+                                 "[device %s]: watermark_low (%u) is above watermark_high (%u)",
+                                 device->match, merged.watermark_low, merged.watermark_high);
+        }
+}
+
+int config_read(struct config *config, const char *path, char *why, size_t size)
+{
+        struct reading reading = {
+                .config = config,
+                .path = path,
+                .why = why,
+                .size = size,
+        };
+        int r;
+
+        if (size > 0)
+                why[0] = '\0';
+        reading.file = fopen(path, "re");
+        if (!reading.file) {
+                r = -errno;
+                snprintf(why, size, "%s: cannot be opened: %s", path, strerror(-r));
+                return r;
+        }
+        r = ini_parse_stream(read_line, &reading, on_key, &reading);
+        if (!reading.failed && ferror(reading.file)) {
+                fclose(reading.file);
+                snprintf(why, size, "%s: cannot be read", path);
+                return -EIO;
+        }
+        fclose(reading.file);
+        if (!reading.failed && r > 0) {
+                reading.line = (unsigned)r;
+                complain(&reading, "neither a section, nor key = value, nor a comment");
+        }
+        if (!reading.failed && r < 0) {
+                snprintf(why, size, "%s: out of memory", path);
+                return -ENOMEM;
+        }
+        if (!reading.failed)
+                check_devices(&reading);
+        return reading.failed ? -EINVAL : 0;
+}
+
+static void merge(struct config_device *into, const struct config_device *from)
+{
+        for (size_t i = 0; i < KEYS_COUNT; i++) {
+                const struct key *key = &keys[i];
+                char *to = (char *)into + key->offset;
+                const char *source = (const char *)from + key->offset;
+
+                if (key->section != SECTION_DEVICE || !(from->given & (UINT32_C(1) << i)))
+                        continue;
+                switch (key->kind) {
+                case KIND_FRAME:
+                        memcpy(to, source, sizeof(uint64_t));
+                        break;
+                case KIND_WATERMARK:
+                        memcpy(to, source, sizeof(uint32_t));
+                        break;
+                default:
+                        memcpy(to, source, sizeof(bool));
+                        break;
+                }
+        }
+}
+
+struct config_device config_for_device(const struct config *config, const char *uuid,
+                                       unsigned index)
+{
+        struct config_device out = {
+                .watermark_low = UINT32_MAX,
+                .watermark_high = UINT32_MAX,
+        };
+        char number[16];
+
+        snprintf(number, sizeof(number), "%u", index);
+        snprintf(out.match, sizeof(out.match), "%s", uuid);
+        for (int pass = 0; pass < 3; pass++) {
+                const char *match = pass == 0 ? "*" : pass == 1 ? number : uuid;
+
+                for (uint32_t i = 0; i < config->devices_count; i++)
+                        if (strcmp(config->devices[i].match, match) == 0)
+                                merge(&out, &config->devices[i]);
+        }
+        out.watermark_low_auto = out.watermark_low == UINT32_MAX;
+        out.watermark_high_auto = out.watermark_high == UINT32_MAX;
+        return out;
+}
+
+static int export_number(const char *name, uint64_t value)
+{
+        char text[32];
+
+        if (value == 0)
+                return 0;
+        snprintf(text, sizeof(text), "%llu", (unsigned long long)value);
+        return setenv(name, text, 1) < 0 ? -errno : 0;
+}
+
+int config_export_simulator(const struct config *config)
+{
+        int r;
+
+        if (config->simulator_directory[0] &&
+            setenv("GPUMEM_SIM_DIR", config->simulator_directory, 1) < 0)
+                return -errno;
+        r = export_number("GPUMEM_SIM_MEMORY", config->simulator_memory);
+        if (r == 0)
+                r = export_number("GPUMEM_SIM_GRANULARITY", config->simulator_granularity);
+        return r;
+}

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <systemd/sd-daemon.h>
+#include <time.h>
+
+#include <gpumem/protocol.h>
+
+#include "daemon/accept.h"
+#include "daemon/admin.h"
+#include "daemon/daemon.h"
+#include "daemon/device.h"
+#include "daemon/filler.h"
+#include "daemon/listener.h"
+#include "daemon/session.h"
+#include "daemon/tenant.h"
+
+#define CLIENT_GROUP "gpumem"
+
+/* Descriptors besides frames and clients: sockets, loop, workers, driver, admin connections. */
+#define DESCRIPTORS_RESERVED 256
+
+static uint64_t clock_ns(clockid_t clock)
+{
+        struct timespec now;
+
+        clock_gettime(clock, &now);
+        return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static int on_reap(sd_event_source *source, void *userdata)
+{
+        (void)source;
+        session_reap(userdata);
+        return 0;
+}
+
+static int open_driver(struct daemon *daemon, const struct driver *given)
+{
+        char why[512];
+        int r;
+
+        if (given) {
+                daemon->driver_use = given;
+                return 0;
+        }
+        if (daemon->config.driver == DRIVER_SIMULATED) {
+                r = config_export_simulator(&daemon->config);
+                if (r < 0)
+                        return r;
+        }
+        r = driver_open(&daemon->driver, daemon->config.driver,
+                        daemon->config.driver_library[0] ? daemon->config.driver_library : NULL,
+                        why, sizeof(why));
+        if (r < 0) {
+                log_error(&daemon->log, "the driver cannot be opened",
+                          LOG_TEXT("driver", driver_kind_name(daemon->config.driver)),
+                          LOG_TEXT("why", why));
+                return r;
+        }
+        daemon->driver_use = daemon->driver;
+        return 0;
+}
+
+static int driver_failed(struct daemon *daemon, const char *call, CUresult error)
+{
+        const struct driver *driver = daemon->driver_use;
+
+        log_error(&daemon->log, "the driver does not work", LOG_TEXT("call", call),
+                  LOG_TEXT("error", driver_error_name(driver, error)),
+                  LOG_TEXT("detail", driver->error_detail ? driver->error_detail() : ""));
+        return driver_errno(error);
+}
+
+static int open_devices(struct daemon *daemon)
+{
+        CUresult error;
+        int count, r;
+
+        error = daemon->driver_use->init(0);
+        if (error != CUDA_SUCCESS)
+                return driver_failed(daemon, "cuInit", error);
+        error = daemon->driver_use->device_get_count(&count);
+        if (error != CUDA_SUCCESS)
+                return driver_failed(daemon, "cuDeviceGetCount", error);
+        for (int i = 0; i < count; i++) {
+                struct device *device;
+
+                r = device_new(&device, daemon, (unsigned)i);
+                if (r < 0)
+                        return r;
+                list_append(&daemon->devices, &device->link);
+                daemon->devices_count++;
+        }
+        if (count <= 0) {
+                log_error(&daemon->log, "the driver has no device",
+                          LOG_TEXT("driver", driver_kind_name(daemon->driver_use->kind)));
+                return -ENODEV;
+        }
+        return 0;
+}
+
+/* Every frame and every client needs descriptors: better to say at the start that they will not do
+ * than to fail in the middle. */
+static int raise_descriptor_limit(struct daemon *daemon)
+{
+        struct rlimit limit;
+        uint64_t needed = DESCRIPTORS_RESERVED + UINT64_C(2) * daemon->config.max_clients;
+
+        list_for_each(node, &daemon->devices) needed +=
+                list_entry(node, struct device, link)->table.count;
+        if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+                return -errno;
+        if (limit.rlim_cur >= needed)
+                return 0;
+        limit.rlim_cur = needed;
+        if (limit.rlim_max < needed)
+                limit.rlim_max = needed;
+        if (setrlimit(RLIMIT_NOFILE, &limit) == 0)
+                return 0;
+        log_error(&daemon->log,
+                  "not enough open files are allowed for all frames and clients: raise "
+                  "LimitNOFILE (ulimit -n), choose a larger frame_size, or fewer max_clients",
+                  LOG_U64("needed", needed), LOG_TEXT("error", strerror(errno)));
+        return -EMFILE;
+}
+
+void daemon_check_ready(struct daemon *daemon)
+{
+        uint64_t frames = 0, fresh = 0;
+
+        if (daemon->ready)
+                return;
+        list_for_each(node, &daemon->devices)
+        {
+                const struct device *device = list_entry(node, struct device, link);
+
+                if (!filler_is_settled(device))
+                        return;
+                frames += device->table.count;
+                fresh += device->fresh.count;
+        }
+        daemon->ready = true;
+        log_info(&daemon->log, "ready",
+                 LOG_TEXT("driver", driver_kind_name(daemon->driver_use->kind)),
+                 LOG_U64("devices", daemon->devices_count), LOG_U64("frames", frames),
+                 LOG_U64("fresh", fresh), LOG_TEXT("client_socket", daemon->config.client_socket));
+        sd_notifyf(false, "READY=1\nSTATUS=%u devices, %llu frames", daemon->devices_count,
+                   (unsigned long long)frames);
+}
+
+int daemon_new(struct daemon **out, const struct config *config, int log_fd,
+               const struct driver *driver)
+{
+        struct daemon *daemon = calloc(1, sizeof(*daemon));
+        int r;
+
+        *out = NULL;
+        if (!daemon)
+                return -ENOMEM;
+        list_init(&daemon->devices);
+        list_init(&daemon->sessions);
+        list_init(&daemon->tenants);
+        list_init(&daemon->dead);
+        daemon->config = *config;
+        log_init(&daemon->log, log_fd, config->log_level);
+        daemon->epoch_ns = clock_ns(CLOCK_REALTIME);
+        daemon->started_us = clock_ns(CLOCK_MONOTONIC) / 1000;
+
+        r = -ENOMEM;
+        daemon->buffer = malloc(GPUMEM_MESSAGE_MAX);
+        if (!daemon->buffer)
+                goto fail;
+        r = sd_event_new(&daemon->event);
+        if (r < 0)
+                goto fail;
+        r = sd_event_add_defer(daemon->event, &daemon->reaper, on_reap, daemon);
+        if (r < 0)
+                goto fail;
+        sd_event_source_set_enabled(daemon->reaper, SD_EVENT_OFF);
+        r = open_driver(daemon, driver);
+        if (r < 0)
+                goto fail;
+        r = open_devices(daemon);
+        if (r < 0)
+                goto fail;
+        r = raise_descriptor_limit(daemon);
+        if (r < 0)
+                goto fail;
+        *out = daemon;
+        return 0;
+
+fail:
+        log_error(&daemon->log, "the daemon cannot start", LOG_TEXT("error", strerror(-r)));
+        daemon_free(daemon);
+        return r;
+}
+
+int daemon_listen(struct daemon *daemon)
+{
+        int r;
+
+        r = listener_new(&daemon->clients, daemon->config.client_socket, SOCK_SEQPACKET,
+                         CLIENT_GROUP, &daemon->log);
+        if (r < 0)
+                return r;
+        r = acceptor_new(&daemon->acceptor, daemon, listener_fd(daemon->clients));
+        if (r < 0)
+                return r;
+        r = listener_new(&daemon->admins, daemon->config.admin_socket, SOCK_STREAM, NULL,
+                         &daemon->log);
+        if (r < 0)
+                return r;
+        return admin_new(&daemon->admin, daemon, listener_fd(daemon->admins));
+}
+
+static int on_signal(sd_event_source *source, const struct signalfd_siginfo *info, void *userdata)
+{
+        struct daemon *daemon = userdata;
+
+        log_info(&daemon->log, "stopping", LOG_TEXT("signal", strsignal((int)info->ssi_signo)));
+        return sd_event_exit(sd_event_source_get_event(source), 0);
+}
+
+int daemon_run(struct daemon *daemon)
+{
+        sd_event_source *terminate = NULL, *interrupt = NULL;
+        int r;
+
+        r = sd_event_add_signal(daemon->event, &terminate, SIGTERM, on_signal, daemon);
+        if (r >= 0)
+                r = sd_event_add_signal(daemon->event, &interrupt, SIGINT, on_signal, daemon);
+        if (r >= 0) {
+                list_for_each(node, &daemon->devices)
+                        filler_run(list_entry(node, struct device, link));
+                daemon_check_ready(daemon);
+                r = sd_event_loop(daemon->event);
+        }
+        sd_event_source_disable_unref(terminate);
+        sd_event_source_disable_unref(interrupt);
+        sd_notify(false, "STOPPING=1");
+        return r;
+}
+
+struct daemon *daemon_free(struct daemon *daemon)
+{
+        if (!daemon)
+                return NULL;
+        daemon->admin = admin_free(daemon->admin);
+        daemon->acceptor = acceptor_free(daemon->acceptor);
+        daemon->clients = listener_free(daemon->clients);
+        daemon->admins = listener_free(daemon->admins);
+        session_close_all(daemon);
+        list_for_each_safe(node, &daemon->devices)
+                device_free(list_entry(node, struct device, link));
+        while (!list_is_empty(&daemon->tenants)) {
+                struct list *first = daemon->tenants.next;
+
+                tenant_forget(list_entry(first, struct tenant, link));
+                if (daemon->tenants.next == first) {
+                        log_error(&daemon->log, "something is still charged to a tenant",
+                                  LOG_TEXT("tenant", list_entry(first, struct tenant, link)->name));
+                        list_unlink(first);
+                }
+        }
+        daemon->reaper = sd_event_source_disable_unref(daemon->reaper);
+        sd_event_unref(daemon->event);
+        driver_free(daemon->driver);
+        free(daemon->buffer);
+        free(daemon);
+        return NULL;
+}

@@ -1,0 +1,448 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/filler.h"
+
+#include "daemon/daemon.h"
+#include "daemon/frame_pool.h"
+#include "daemon/grant.h"
+#include "daemon/session.h"
+#include "libclient/wire/wire.h"
+
+/* --- on the worker threads -----------------------------------------------------------------------
+ */
+
+static int creator_start(void *userdata)
+{
+        struct device *device = userdata;
+
+        return driver_errno(device->memory.driver->ctx_set_current(device->memory.context));
+}
+
+static void creator_run(void *userdata, const uint32_t *numbers, size_t count)
+{
+        struct device *device = userdata;
+
+        for (size_t i = 0; i < count; i++) {
+                struct frame *frame = &device->table.frames[numbers[i]];
+
+                if (frame->work == FRAME_CREATING)
+                        frame_memory_create(&device->memory, frame, numbers[i]);
+                else
+                        frame_memory_release(&device->memory, frame, numbers[i]);
+        }
+}
+
+static int scrubber_start(void *userdata)
+{
+        struct device *device = userdata;
+        const struct driver *driver = device->memory.driver;
+        CUresult error = driver->ctx_set_current(device->memory.context);
+
+        if (error == CUDA_SUCCESS)
+                error = driver->stream_create(&device->scrub_stream, CU_STREAM_NON_BLOCKING);
+        return driver_errno(error);
+}
+
+static void scrubber_run(void *userdata, const uint32_t *numbers, size_t count)
+{
+        struct device *device = userdata;
+
+        frame_memory_scrub(&device->memory, &device->table, numbers, count, device->scrub_stream);
+}
+
+static void scrubber_stop(void *userdata)
+{
+        struct device *device = userdata;
+
+        device->memory.driver->stream_destroy(device->scrub_stream);
+}
+
+/* --- on the loop: what was done ------------------------------------------------------------------
+ */
+
+static void pause_creating(struct device *device, bool exhausted)
+{
+        uint64_t now = wire_now_ns();
+
+        if (device->backoff_until_ns != 0)
+                return;
+        device->backoff_ns = device->backoff_ns == 0 ? FILLER_BACKOFF_MIN_MS * UINT64_C(1000000)
+                                                     : device->backoff_ns * 2;
+        if (device->backoff_ns > FILLER_BACKOFF_MAX_MS * UINT64_C(1000000))
+                device->backoff_ns = FILLER_BACKOFF_MAX_MS * UINT64_C(1000000);
+        device->backoff_until_ns = now + device->backoff_ns;
+        device->exhausted = exhausted;
+        sd_event_source_set_time(device->backoff_timer, device->backoff_until_ns / 1000 + 1);
+        sd_event_source_set_enabled(device->backoff_timer, SD_EVENT_ONESHOT);
+}
+
+static void stop_pausing(struct device *device)
+{
+        device->backoff_until_ns = 0;
+        device->exhausted = false;
+        sd_event_source_set_enabled(device->backoff_timer, SD_EVENT_OFF);
+}
+
+static int on_backoff_over(sd_event_source *source, uint64_t now_us, void *userdata)
+{
+        struct device *device = userdata;
+
+        (void)source;
+        (void)now_us;
+        stop_pausing(device);
+        filler_run(device);
+        return 0;
+}
+
+static void report_failure(struct device *device, const struct frame *frame)
+{
+        device_fail(device,
+                    frame_memory_error_is_sticky((CUresult)frame->error) ? DEVICE_LOST
+                                                                         : DEVICE_DEGRADED,
+                    frame_step_name((enum frame_step)frame->step), (CUresult)frame->error);
+}
+
+static void on_created(struct device *device, uint32_t number)
+{
+        struct frame *frame = &device->table.frames[number];
+
+        switch ((enum frame_outcome)frame->outcome) {
+        case FRAME_DONE:
+                frame_set_state(&device->table, number, FRAME_FRESH);
+                frame_list_append(&device->table, &device->fresh, number);
+                device->backoff_ns = 0;
+                return;
+        case FRAME_EXHAUSTED:
+                if (device->backoff_ns == 0)
+                        log_warning(&device->daemon->log,
+                                    "the driver has no memory for more frames: something outside "
+                                    "the daemon uses it; trying again later",
+                                    LOG_TEXT("device", device->uuid_text),
+                                    LOG_U64("free_frames", device->table.states[FRAME_FREE]));
+                frame_list_append(&device->table, &device->free, number);
+                pause_creating(device, true);
+                return;
+        case FRAME_FAILED:
+                report_failure(device, frame);
+                frame_list_append(&device->table, &device->free, number);
+                pause_creating(device, false);
+                return;
+        case FRAME_STUCK:
+                report_failure(device, frame);
+                frame_pool_quarantine(device, number);
+                pause_creating(device, false);
+                return;
+        }
+}
+
+static void on_released(struct device *device, uint32_t number)
+{
+        struct frame *frame = &device->table.frames[number];
+        struct tenant_device *tenant = frame->tenant;
+
+        tenant->releasing--;
+        if (frame->outcome == FRAME_DONE) {
+                charge_refund(&frame->charge);
+                frame->tenant = NULL;
+                frame_set_state(&device->table, number, FRAME_FREE);
+                frame_list_append(&device->table, &device->free, number);
+                if (device->exhausted)
+                        stop_pausing(device); /* there is memory again */
+        } else {
+                report_failure(device, frame);
+                frame_pool_quarantine(device, number);
+        }
+        tenant_forget(tenant->tenant);
+}
+
+static int on_creator_done(sd_event_source *source, int fd, uint32_t revents, void *userdata)
+{
+        struct device *device = userdata;
+        struct frame_list done;
+        uint32_t number;
+
+        (void)source;
+        (void)fd;
+        (void)revents;
+        worker_collect(device->creator, &done);
+        while ((number = frame_list_pop(&device->table, &done)) != FRAME_NONE) {
+                enum frame_work work = (enum frame_work)device->table.frames[number].work;
+
+                frame_set_work(&device->table, number, FRAME_IDLE);
+                if (work == FRAME_CREATING)
+                        on_created(device, number);
+                else
+                        on_released(device, number);
+        }
+        grant_run(device);
+        filler_run(device);
+        daemon_check_ready(device->daemon);
+        return 0;
+}
+
+static void release(struct device *device, struct tenant_device *tenant, uint32_t number)
+{
+        frame_set_work(&device->table, number, FRAME_RELEASING);
+        tenant->releasing++;
+        worker_push(device->creator, number);
+}
+
+static int on_scrubber_done(sd_event_source *source, int fd, uint32_t revents, void *userdata)
+{
+        struct device *device = userdata;
+        struct frame_list done;
+        uint32_t number;
+
+        (void)source;
+        (void)fd;
+        (void)revents;
+        worker_collect(device->scrubber, &done);
+        while ((number = frame_list_pop(&device->table, &done)) != FRAME_NONE) {
+                struct frame *frame = &device->table.frames[number];
+                struct tenant_device *tenant = frame->tenant;
+
+                frame_set_work(&device->table, number, FRAME_IDLE);
+                tenant->scrubbing--;
+                if (frame->outcome != FRAME_DONE) {
+                        /* Its contents are not known to be gone: nobody gets it again. */
+                        report_failure(device, frame);
+                        frame_pool_quarantine(device, number);
+                        tenant_forget(tenant->tenant);
+                } else if (tenant->tenant->sessions == 0) {
+                        release(device, tenant, number);
+                } else {
+                        frame_set_state(&device->table, number, FRAME_READY);
+                        frame_list_append(&device->table, &tenant->ready, number);
+                }
+        }
+        grant_run(device);
+        filler_run(device);
+        return 0;
+}
+
+/* --- on the loop: what to do ---------------------------------------------------------------------
+ */
+
+static void scrub_dirty(struct device *device, struct tenant_device *tenant)
+{
+        uint32_t number;
+
+        while ((number = frame_list_pop(&device->table, &tenant->dirty)) != FRAME_NONE) {
+                frame_set_work(&device->table, number, FRAME_SCRUBBING);
+                tenant->scrubbing++;
+                worker_push(device->scrubber, number);
+        }
+}
+
+static void release_all(struct device *device, struct tenant_device *tenant)
+{
+        uint32_t number;
+
+        while ((number = frame_list_pop(&device->table, &tenant->ready)) != FRAME_NONE)
+                release(device, tenant, number);
+        while ((number = frame_list_pop(&device->table, &tenant->dirty)) != FRAME_NONE)
+                release(device, tenant, number);
+}
+
+void filler_frame_dirty(struct device *device, struct tenant_device *tenant)
+{
+        if (!device->creator || device->state == DEVICE_LOST)
+                return;
+        if (tenant->tenant->sessions == 0)
+                release_all(device, tenant);
+        else if (device->queue.count == 0)
+                scrub_dirty(device, tenant);
+        else
+                device_wake(device); /* somebody waits: it may be better released */
+}
+
+void filler_tenant_left(struct device *device, struct tenant_device *tenant)
+{
+        if (!device->creator || device->state == DEVICE_LOST)
+                return;
+        release_all(device, tenant);
+}
+
+/* Frames that those who wait need beyond what their own tenants have or are about to have. */
+static uint64_t missing_frames(const struct device *device)
+{
+        uint64_t missing = 0;
+
+        list_for_each(node, &device->tenants)
+        {
+                const struct tenant_device *tenant =
+                        list_entry(node, struct tenant_device, device_link);
+                uint64_t own =
+                        (uint64_t)tenant->ready.count + tenant->dirty.count + tenant->scrubbing;
+
+                if (tenant->wanted > own)
+                        missing += tenant->wanted - own;
+        }
+        return missing;
+}
+
+/* Returned frames that no worker has. */
+static uint64_t idle_frames(const struct tenant_device *tenant)
+{
+        return (uint64_t)tenant->ready.count + tenant->dirty.count;
+}
+
+/* Returned frames of this tenant that nobody of it waits for and no worker has. */
+static uint64_t spare_frames(const struct tenant_device *tenant)
+{
+        uint64_t idle = idle_frames(tenant);
+        uint64_t own = idle + tenant->scrubbing;
+
+        if (own <= tenant->wanted)
+                return 0;
+        return own - tenant->wanted < idle ? own - tenant->wanted : idle;
+}
+
+/* Releases returned frames of tenants other than `except`, from the one with the most first; what
+ * their own waiting grants want is spared unless `all`. */
+static void release_idle(struct device *device, uint64_t frames, const struct tenant_device *except,
+                         bool all)
+{
+        while (frames > 0) {
+                struct tenant_device *most = NULL;
+                uint64_t most_frames = 0;
+
+                list_for_each(node, &device->tenants)
+                {
+                        struct tenant_device *tenant =
+                                list_entry(node, struct tenant_device, device_link);
+                        uint64_t spare = all ? idle_frames(tenant) : spare_frames(tenant);
+
+                        if (tenant != except && spare > most_frames) {
+                                most = tenant;
+                                most_frames = spare;
+                        }
+                }
+                if (!most)
+                        return;
+                for (; most_frames > 0 && frames > 0; most_frames--, frames--) {
+                        uint32_t number = frame_list_pop(&device->table, &most->dirty);
+
+                        if (number == FRAME_NONE)
+                                number = frame_list_pop(&device->table, &most->ready);
+                        release(device, most, number);
+                }
+        }
+}
+
+/* For whoever waits first: what others returned is released, even if they wait themselves, behind
+ * it (else two could wait for each other's). */
+static void release_for_waiting(struct device *device, uint64_t missing)
+{
+        const struct grant_wait *first =
+                list_entry(device->queue.waits.next, struct grant_wait, link);
+        const struct tenant_device *tenant = first->session->allotment;
+        uint64_t own = idle_frames(tenant) + tenant->scrubbing;
+        uint64_t coming = (uint64_t)device->fresh.count + device->table.works[FRAME_CREATING] +
+                          device->table.works[FRAME_RELEASING];
+
+        if (missing > coming) {
+                release_idle(device, missing - coming, NULL, false);
+                coming = (uint64_t)device->fresh.count + device->table.works[FRAME_CREATING] +
+                         device->table.works[FRAME_RELEASING];
+        }
+        if (first->frames > own + coming)
+                release_idle(device, first->frames - own - coming, tenant, true);
+}
+
+void filler_run(struct device *device)
+{
+        struct frame_table *table = &device->table;
+        uint64_t coming = (uint64_t)device->fresh.count + table->works[FRAME_CREATING];
+        uint64_t goal, missing = 0;
+
+        if (!device->creator || device->state == DEVICE_LOST)
+                return;
+        if (coming < device->watermark_low)
+                device->refilling = true;
+        else if (coming >= device->watermark_high)
+                device->refilling = false;
+        goal = device->refilling ? device->watermark_high : 0;
+        if (device->queue.count > 0) {
+                missing = missing_frames(device);
+                if (missing > goal)
+                        goal = missing;
+        }
+        if (device->backoff_until_ns == 0) {
+                while (coming < goal && device->free.count > 0) {
+                        uint32_t number = frame_list_pop(table, &device->free);
+
+                        frame_set_work(table, number, FRAME_CREATING);
+                        worker_push(device->creator, number);
+                        coming++;
+                }
+        }
+        if (device->queue.count > 0) {
+                release_for_waiting(device, missing);
+                list_for_each(node, &device->tenants)
+                        scrub_dirty(device, list_entry(node, struct tenant_device, device_link));
+        }
+}
+
+bool filler_is_settled(const struct device *device)
+{
+        if (device->state == DEVICE_LOST || device->backoff_until_ns != 0)
+                return true;
+        return device->fresh.count >= device->watermark_high ||
+               (device->free.count == 0 && device->table.works[FRAME_CREATING] == 0);
+}
+
+/* --- start and stop ------------------------------------------------------------------------------
+ */
+
+static int add_worker(struct device *device, struct worker **worker, sd_event_source **source,
+                      const struct worker_work *work, sd_event_io_handler_t on_done)
+{
+        int r = worker_new(worker, &device->table, work);
+
+        if (r < 0)
+                return r;
+        return sd_event_add_io(device->daemon->event, source, worker_fd(*worker), EPOLLIN, on_done,
+                               device);
+}
+
+int filler_start(struct device *device)
+{
+        /* One at a time: who waits for one frame does not wait for a batch. */
+        const struct worker_work creator = {
+                .name = "gpumemd-create",
+                .batch = 1,
+                .userdata = device,
+                .start = creator_start,
+                .run = creator_run,
+        };
+        const struct worker_work scrubber = {
+                .name = "gpumemd-scrub",
+                .batch = WORKER_BATCH_MAX,
+                .userdata = device,
+                .start = scrubber_start,
+                .run = scrubber_run,
+                .stop = scrubber_stop,
+        };
+        int r;
+
+        r = sd_event_add_time(device->daemon->event, &device->backoff_timer, CLOCK_MONOTONIC, 0,
+                              1000, on_backoff_over, device);
+        if (r < 0)
+                return r;
+        sd_event_source_set_enabled(device->backoff_timer, SD_EVENT_OFF);
+        r = add_worker(device, &device->creator, &device->creator_source, &creator,
+                       on_creator_done);
+        if (r < 0)
+                return r;
+        return add_worker(device, &device->scrubber, &device->scrubber_source, &scrubber,
+                          on_scrubber_done);
+}
+
+void filler_stop(struct device *device)
+{
+        device->backoff_timer = sd_event_source_disable_unref(device->backoff_timer);
+        device->creator_source = sd_event_source_disable_unref(device->creator_source);
+        device->scrubber_source = sd_event_source_disable_unref(device->scrubber_source);
+        device->creator = worker_free(device->creator);
+        device->scrubber = worker_free(device->scrubber);
+}
