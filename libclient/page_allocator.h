@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which pages of a pool are free, and how many references the others have. A pure data structure:
+ * it knows neither memory nor mappings nor the daemon, and does no system call. The pool adds a
+ * unit when it has mapped one and takes it out before it unmaps.
+ *
+ * States of a page
+ *   absent    its unit is not here
+ *   free      may be handed out
+ *   used      references > 0; written only while references == 1
+ *   retiring  references fell to 0 while pins were outstanding; free again when all pins with
+ *             numbers up to its stamp have ended
+ *
+ * Which page is handed out: one from a fullest unit, so that sparse units empty out and can be
+ * given back. Units stand in lists by eighths of fullness, with half an eighth of hysteresis, and a
+ * unit that became full stays where it is until somebody looks for a page in it: taking a page and
+ * putting it back moves nothing. Empty units have a list of their own, used last.
+ *
+ * Cost: O(1), and two or three cache lines, for every call except init, check and those that say
+ * otherwise. Memory: 8 bytes per page (committed when a unit first uses them) and 24 per unit.
+ *
+ * Not thread-safe: the pool's lock covers it. Every page id is an ordinary one, 0 included.
+ */
+#ifndef LIBCLIENT_PAGE_ALLOCATOR_H
+#define LIBCLIENT_PAGE_ALLOCATOR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <gpumem/page.h>
+
+#define PAGE_ALLOCATOR_NONE     UINT32_MAX
+#define PAGE_ALLOCATOR_BUCKETS  9 /* 0: empty units; 1..8: eighths of fullness */
+#define PAGE_ALLOCATOR_SEGMENTS 64
+
+struct page {
+        uint32_t references; /* 0: free, retiring or absent */
+        uint32_t
+                link; /* free: next free slot of the unit; retiring: index of the page freed next */
+};
+
+struct page_unit {
+        uint32_t next, previous; /* in the list of its bucket */
+        uint32_t held;           /* pages used or retiring */
+        uint32_t free_slot;      /* head of the list of free slots below `fresh` */
+        uint32_t fresh;          /* slots from here on were never handed out */
+        uint8_t bucket;          /* or PAGE_UNIT_UNLISTED, PAGE_UNIT_ABSENT */
+};
+#define PAGE_UNIT_UNLISTED 254 /* full, and somebody has noticed */
+#define PAGE_UNIT_ABSENT   255
+
+/* Pages freed between the same two pins. */
+struct page_segment {
+        uint64_t stamp;
+        uint64_t pages;
+};
+
+struct page_allocator {
+        struct page *pages; /* by page id without its class */
+        size_t pages_bytes;
+        struct page_unit *units;
+        uint32_t units_max;
+        uint32_t pages_per_unit;
+        uint32_t slot_bits;
+        uint32_t class_bits; /* the class, where it stands in an id */
+        uint64_t sixteenths; /* 2^32 * 16 / pages_per_unit */
+
+        uint32_t heads[PAGE_ALLOCATOR_BUCKETS];
+        uint32_t nonempty; /* bit b: heads[b] has a unit */
+
+        uint32_t retire_head, retire_tail; /* FIFO of page indices through `link` */
+        struct page_segment segments[PAGE_ALLOCATOR_SEGMENTS];
+        uint32_t segment_first, segment_count;
+
+        uint32_t units_present;
+        uint32_t units_empty;
+        uint32_t units_empty_min; /* low-water mark; reset it to units_empty to start anew */
+        uint64_t pages_held;      /* used or retiring */
+        uint64_t pages_shared;    /* with more than one reference */
+        uint64_t pages_retiring;
+};
+
+/* 0, -ENOMEM, or -EINVAL (the ids do not fit). Starts without units. */
+int page_allocator_init(struct page_allocator *allocator, uint32_t units_max,
+                        uint32_t pages_per_unit, uint32_t slot_bits, uint32_t page_class);
+void page_allocator_deinit(struct page_allocator *allocator);
+
+/* A unit that was absent. 0, -EINVAL (no such unit) or -EEXIST. */
+int page_allocator_add_unit(struct page_allocator *allocator, uint32_t unit);
+/* Takes a unit out. 0, -EINVAL, -ENOENT (absent), -EBUSY (holds a page, used or retiring). */
+int page_allocator_remove_unit(struct page_allocator *allocator, uint32_t unit);
+/* An empty unit, or PAGE_ALLOCATOR_NONE. */
+uint32_t page_allocator_empty_unit(const struct page_allocator *allocator);
+
+/* A page with one reference, or GPUMEM_PAGE_NONE. */
+uint32_t page_allocator_alloc(struct page_allocator *allocator);
+/* One more reference: -EINVAL if the page has none, -EOVERFLOW. */
+int page_allocator_reference(struct page_allocator *allocator, uint32_t page);
+/*
+ * One reference less. At 0 the page is free at once if `stamp` is 0, else when pins up to `stamp`
+ * have ended (stamps never decrease from call to call). Returns the references left, or -EINVAL,
+ * and changes nothing, if the page has none: a double free stops here.
+ */
+int64_t page_allocator_release(struct page_allocator *allocator, uint32_t page, uint64_t stamp);
+/* Every pin with a number below `oldest` has ended: frees what waited for them only. O(pages
+ * freed). */
+void page_allocator_retire(struct page_allocator *allocator, uint64_t oldest);
+
+static inline uint32_t page_allocator_index(uint32_t page)
+{
+        return page & GPUMEM_PAGE_INDEX_MASK;
+}
+
+/* 0: not in use. */
+static inline uint32_t page_allocator_references(const struct page_allocator *allocator,
+                                                 uint32_t page)
+{
+        return allocator->pages[page_allocator_index(page)].references;
+}
+
+/* May its holder write it? Only this says so. */
+static inline bool page_allocator_writable(const struct page_allocator *allocator, uint32_t page)
+{
+        return page_allocator_references(allocator, page) == 1;
+}
+
+static inline uint64_t page_allocator_total(const struct page_allocator *allocator)
+{
+        return (uint64_t)allocator->units_present * allocator->pages_per_unit;
+}
+
+static inline uint64_t page_allocator_free(const struct page_allocator *allocator)
+{
+        return page_allocator_total(allocator) - allocator->pages_held;
+}
+
+/* Walks everything, O(pages): 0, or -EUCLEAN if a count, list or bucket does not fit the rest. */
+int page_allocator_check(const struct page_allocator *allocator);
+
+#endif
