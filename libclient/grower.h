@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The session's own thread. It fetches units ahead of need, gives back what is idle, and reads
+ * events when nobody else reads the connection. It never maps anything (that happens where the
+ * engine allows it: batch_begin, seq_append, safe_point), and unmaps only units that no page and no
+ * pin holds.
+ *
+ * Per pool, while it is in use: empty units plus ready ones are kept at reserve_units; when the
+ * daemon has none to give, the next attempt waits a while. Units beyond the reserve that were empty
+ * for all of the last idle_trim_ms are given back; all empty ones, the reserve included, when the
+ * pool had no batch for that long. On a reclaim event empty units go at once, and the reserve is
+ * not fetched again for a second.
+ */
+#ifndef LIBCLIENT_GROWER_H
+#define LIBCLIENT_GROWER_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct gpumem;
+
+struct grower {
+        struct gpumem *session;
+        pthread_t thread;
+        int wake_fd; /* eventfd */
+        atomic_bool stop;
+        atomic_bool woken; /* wake_fd was written and not read since */
+        bool running;
+};
+
+void grower_init(struct grower *grower);
+/* GPUMEM_E_NO_MEMORY: no thread or descriptor. */
+int grower_start(struct grower *grower, struct gpumem *session);
+/* Joins the thread; what it was doing with the daemon is bounded by the session's timeout. */
+void grower_stop(struct grower *grower);
+void grower_deinit(struct grower *grower);
+
+/* There may be something to do. Any thread, no system call if it was woken already. */
+void grower_wake(struct grower *grower);
+
+/* gpumem_safe_point(): maps what is ready, then serves a reclaim that was asked for. */
+int grower_safe_point(struct gpumem *session);
+
+#endif

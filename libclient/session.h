@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A session: one connection to the daemon, one device, one process.
+ *
+ * Locks, in the order in which they may be taken; a thread that holds one takes only those below:
+ *
+ *   1. gpumem.lock             the lists of pools and buffers; short, never across a driver call
+ *   2. gpumem_kv.lock          a pool: its pages, sequences, pins and units. Driver calls that do
+ *                              not wait (map, record, query) happen under it. Two pools' locks are
+ *                              never held together.
+ *   3. gpumem.gate             only where mappings may not change beside kernels: held while a
+ *                              mapping changes, and while a pin begins
+ *   4. client_connection.lock  the turn and the queue for it; never held across a system call
+ *
+ * None of them is held while the daemon is waited for; what is held then is the turn of the
+ * connection, which is no lock: it is passed on after one round trip.
+ */
+#ifndef LIBCLIENT_SESSION_H
+#define LIBCLIENT_SESSION_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <sys/queue.h>
+#include <sys/types.h>
+
+#include <gpumem/gpumem.h>
+
+#include "kernels/kernels.h"
+#include "libclient/connection.h"
+#include "libclient/driver/driver.h"
+#include "libclient/granted.h"
+#include "libclient/grower.h"
+
+struct gpumem_buffer;
+struct gpumem_kv;
+
+struct gpumem {
+        pid_t pid; /* of the process it is valid in */
+        struct driver *driver;
+        CUdevice device;
+        CUcontext context; /* the primary one, retained; NULL before */
+        struct client_connection connection;
+        bool connected; /* connection was initialised */
+        struct gpumem_message_hello_reply hello;
+        uint32_t timeout_ms;
+        uint32_t cpu_threads;
+
+        atomic_uint pins;         /* pins of all pools that are not known to be over */
+        atomic_uint device_state; /* as EVENT_DEVICE has it: 0, 1 degraded, 2 lost */
+        pthread_mutex_t gate;
+
+        pthread_mutex_t lock;    /* covers what follows */
+        pthread_cond_t released; /* a pool is no longer used by the grower */
+        TAILQ_HEAD(, gpumem_kv) pools;
+        TAILQ_HEAD(, gpumem_buffer) buffers;
+        struct kernel_pool *kernels; /* made when first needed */
+
+        struct grower grower;
+        bool growing; /* the thread was started */
+};
+
+/* Is the handle good in this process? 0, GPUMEM_E_INVALID (NULL), GPUMEM_E_FORKED. */
+int session_check(const struct gpumem *session);
+
+/* May mappings change only while no pin is held? */
+static inline bool session_is_gated(const struct gpumem *session)
+{
+        return session->hello.device_flags & GPUMEM_DEVICE_NO_EDIT_BESIDE_KERNELS;
+}
+
+/* A deadline for waits within the process: timeout_ms from now. */
+static inline uint64_t session_deadline_ns(const struct gpumem *session)
+{
+        return wire_deadline_ns(session->timeout_ms);
+}
+
+/* The threads that run CPU kernels. GPUMEM_E_NO_MEMORY. */
+int session_kernels(struct gpumem *session, struct kernel_pool **out);
+
+/* OBJECT_CREATE and OBJECT_DESTROY. */
+int session_object_create(struct gpumem *session, enum gpumem_object_kind kind,
+                          uint32_t unit_frames, uint64_t frames_max, const char *name,
+                          uint64_t *object);
+int session_object_destroy(struct gpumem *session, uint64_t object);
+
+/* Copies a name for people into a field of GPUMEM_NAME_MAX bytes: GPUMEM_E_INVALID if it is too
+ * long or not plain text. NULL: "". */
+int session_copy_name(char *field, const char *name);
+
+#endif
