@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Dispatch of the kernels: operands are checked on the host, device addresses become host ones
+ * where the driver has them, and the work is put on the stream as a host function, so that it runs
+ * in stream order on the session's kernel threads. Where the driver has no host addresses there is
+ * no kernel yet.
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libclient/batch.h"
+#include "libclient/error.h"
+
+struct kernel_job {
+        struct gpumem_batch *batch; /* a reference: its arrays are the kernel's */
+        struct kernel_pool *kernels;
+        int (*attention)(struct kernel_pool *pool, const struct kernel_attention *args);
+        struct kernel_attention attention_args;
+        struct kernel_write write_args; /* if attention is NULL */
+};
+
+static void run_job(void *userdata)
+{
+        struct kernel_job *job = userdata;
+        struct gpumem_kv *kv = job->batch->kv;
+        int r;
+
+        if (job->attention)
+                r = job->attention(job->kernels, &job->attention_args);
+        else
+                r = kernel_cpu_kv_write(job->kernels, &job->write_args);
+        if (r < 0)
+                atomic_store(&kv->kernel_error, r);
+        batch_unreference(job->batch);
+        free(job);
+        /* Last: kv_destroy() waits for it. */
+        atomic_fetch_sub(&kv->kernels_queued, 1);
+}
+
+/* Puts the job on the stream; it is the stream's then, or freed. */
+static int launch(struct kernel_job *job, gpumem_stream stream)
+{
+        struct gpumem_kv *kv = job->batch->kv;
+        const struct driver *driver = kv->session->driver;
+        CUresult result;
+        int r;
+
+        CONTEXT_SCOPE(scope, driver, kv->session->context);
+        if (scope.result != CUDA_SUCCESS) {
+                free(job);
+                return client_error_driver(driver, scope.result, "cuCtxPushCurrent");
+        }
+        r = session_kernels(kv->session, &job->kernels);
+        if (r < 0) {
+                free(job);
+                return r;
+        }
+        batch_reference(job->batch);
+        atomic_fetch_add(&kv->kernels_queued, 1);
+        result = driver->launch_host_func(stream, run_job, job);
+        if (result == CUDA_SUCCESS)
+                return 0;
+        atomic_fetch_sub(&kv->kernels_queued, 1);
+        batch_unreference(job->batch);
+        free(job);
+        return client_error_driver(driver, result, "cuLaunchHostFunc");
+}
+
+static int check_batch(const struct gpumem_batch *batch, uint32_t layer, const void *operands)
+{
+        const struct gpumem_kv_geometry *layout;
+        int r;
+
+        if (!batch || !operands)
+                return client_error(GPUMEM_E_INVALID, "the batch or an operand is NULL");
+        r = kv_check(batch->kv);
+        if (r < 0)
+                return r;
+        layout = &batch->kv->geometry.layout;
+        if (!batch->kv->session->driver->host_view)
+                return client_error(GPUMEM_E_UNSUPPORTED,
+                                    "no attention kernels exist for the %s driver in this release; "
+                                    "they run on the simulated driver only",
+                                    driver_kind_name(batch->kv->session->driver->kind));
+        if (layout->key_dim > 256 || layout->value_dim > 256)
+                return client_error(GPUMEM_E_UNSUPPORTED,
+                                    "the kernels take head dimensions up to 256; the pool has %u "
+                                    "and %u",
+                                    layout->key_dim, layout->value_dim);
+        if (layer >= layout->layers)
+                return client_error(GPUMEM_E_INVALID, "layer is %u; the pool has %u", layer,
+                                    layout->layers);
+        return 0;
+}
+
+static struct kernel_kv describe_kv(const struct gpumem_kv *kv)
+{
+        const struct gpumem_kv_geometry *layout = &kv->geometry.layout;
+
+        return (struct kernel_kv){
+                .base = kv->session->driver->host_view(layout->base, kv->geometry.range_bytes),
+                .unit_stride = layout->unit_stride,
+                .layer_stride = layout->layer_stride,
+                .page_stride = layout->page_stride,
+                .head_stride = layout->head_stride,
+                .value_offset = layout->value_offset,
+                .slot_bits = layout->slot_bits,
+                .page_tokens = layout->page_tokens,
+                .kv_heads = layout->kv_heads,
+                .key_dim = layout->key_dim,
+                .value_dim = layout->value_dim,
+        };
+}
+
+/* A tensor in host addresses, strides filled in. */
+struct view {
+        void *data;
+        enum kernel_type type;
+        int64_t token_stride, head_stride;
+};
+
+static int resolve(const struct driver *driver, const char *name,
+                   const struct gpumem_tensor *tensor, uint32_t tokens, uint32_t dim,
+                   struct view *out)
+{
+        int64_t element, tokens_extent, heads_extent, bytes;
+
+        if (tensor->type != GPUMEM_TYPE_F32 && tensor->type != GPUMEM_TYPE_F16)
+                return client_error(GPUMEM_E_INVALID, "%s.type is %d", name, (int)tensor->type);
+        if (tensor->dim != dim)
+                return client_error(GPUMEM_E_INVALID, "%s.dim is %u; it must be %u", name,
+                                    tensor->dim, dim);
+        if (tensor->heads == 0 || tensor->heads > 65536)
+                return client_error(GPUMEM_E_INVALID, "%s.heads is %u", name, tensor->heads);
+        element = tensor->type == GPUMEM_TYPE_F32 ? 4 : 2;
+        out->type = tensor->type == GPUMEM_TYPE_F32 ? KERNEL_F32 : KERNEL_F16;
+        out->head_stride = tensor->head_stride ? tensor->head_stride : element * dim;
+        out->token_stride = tensor->token_stride;
+        if (out->token_stride == 0 &&
+            __builtin_mul_overflow(out->head_stride, (int64_t)tensor->heads, &out->token_stride))
+                out->token_stride = -1;
+        if (out->head_stride < 0 || out->token_stride < 0 || out->head_stride % element != 0 ||
+            out->token_stride % element != 0 ||
+            __builtin_mul_overflow(out->token_stride, (int64_t)tokens - 1, &tokens_extent) ||
+            __builtin_mul_overflow(out->head_stride, (int64_t)tensor->heads - 1, &heads_extent) ||
+            __builtin_add_overflow(tokens_extent, heads_extent, &bytes) ||
+            __builtin_add_overflow(bytes, element * dim, &bytes))
+                return client_error(GPUMEM_E_INVALID,
+                                    "%s has strides %" PRId64 " and %" PRId64
+                                    "; they must be multiples of the element size and the whole "
+                                    "below 2^63 bytes",
+                                    name, tensor->token_stride, tensor->head_stride);
+        out->data = driver->host_view(tensor->address, (size_t)bytes);
+        if (!out->data)
+                return client_error(GPUMEM_E_INVALID,
+                                    "%s: %" PRId64 " bytes at 0x%" PRIx64
+                                    " are not addresses of this device",
+                                    name, bytes, tensor->address);
+        return 0;
+}
+
+static int check_failed(int check)
+{
+        return client_error(GPUMEM_E_INVALID, "%s", kernel_check_text(check));
+}
+
+GPUMEM_API int gpumem_kv_write(struct gpumem_batch *batch, uint32_t layer,
+                               const struct gpumem_tensor *key, const struct gpumem_tensor *value,
+                               gpumem_stream stream)
+{
+        const struct gpumem_kv_geometry *layout;
+        const struct driver *driver;
+        struct view key_view, value_view;
+        struct kernel_job *job;
+        int r;
+
+        r = check_batch(batch, layer, key && value ? key : NULL);
+        if (r < 0)
+                return r;
+        if (batch->view.tokens == 0)
+                return 0;
+        layout = &batch->kv->geometry.layout;
+        driver = batch->kv->session->driver;
+        if (key->heads != layout->kv_heads || value->heads != layout->kv_heads)
+                return client_error(GPUMEM_E_INVALID,
+                                    "key and value have %u and %u heads; the pool has %u",
+                                    key->heads, value->heads, layout->kv_heads);
+        if (key->type != value->type)
+                return client_error(GPUMEM_E_INVALID, "key and value must have one type");
+        r = resolve(driver, "key", key, batch->view.tokens, layout->key_dim, &key_view);
+        if (r < 0)
+                return r;
+        r = resolve(driver, "value", value, batch->view.tokens, layout->value_dim, &value_view);
+        if (r < 0)
+                return r;
+        job = calloc(1, sizeof(*job));
+        if (!job)
+                return client_error(GPUMEM_E_NO_MEMORY, "host memory for a kernel");
+        job->batch = batch;
+        job->write_args = (struct kernel_write){
+                .kv = describe_kv(batch->kv),
+                .layer = layer,
+                .tokens = batch->view.tokens,
+                .slot_mapping = batch->view.slot_mapping,
+                .type = key_view.type,
+                .key = key_view.data,
+                .value = value_view.data,
+                .key_token_stride = key_view.token_stride,
+                .key_head_stride = key_view.head_stride,
+                .value_token_stride = value_view.token_stride,
+                .value_head_stride = value_view.head_stride,
+        };
+        r = kernel_write_check(&job->write_args);
+        if (r != KERNEL_OK) {
+                free(job);
+                return check_failed(r);
+        }
+        return launch(job, stream);
+}
+
+static int attend(struct gpumem_batch *batch, uint32_t layer, const struct gpumem_attn *args,
+                  gpumem_stream stream,
+                  int (*kernel)(struct kernel_pool *pool, const struct kernel_attention *args))
+{
+        const struct gpumem_kv_geometry *layout;
+        const struct driver *driver;
+        struct view q, out;
+        struct kernel_job *job;
+        float *lse = NULL;
+        int r;
+
+        r = check_batch(batch, layer, args);
+        if (r < 0)
+                return r;
+        layout = &batch->kv->geometry.layout;
+        driver = batch->kv->session->driver;
+        if (args->q.heads == 0 || args->q.heads % layout->kv_heads != 0 ||
+            args->out.heads != args->q.heads)
+                return client_error(GPUMEM_E_INVALID,
+                                    "q and out have %u and %u heads; they must be the same "
+                                    "multiple of the pool's %u",
+                                    args->q.heads, args->out.heads, layout->kv_heads);
+        if (batch->view.tokens == 0)
+                return 0;
+        r = resolve(driver, "q", &args->q, batch->view.tokens, layout->key_dim, &q);
+        if (r < 0)
+                return r;
+        r = resolve(driver, "out", &args->out, batch->view.tokens, layout->value_dim, &out);
+        if (r < 0)
+                return r;
+        if (args->lse != 0) {
+                lse = driver->host_view(args->lse,
+                                        (size_t)batch->view.tokens * args->q.heads * sizeof(*lse));
+                if (!lse)
+                        return client_error(GPUMEM_E_INVALID,
+                                            "lse: 0x%" PRIx64 " is not an address of this device",
+                                            args->lse);
+        }
+        job = calloc(1, sizeof(*job));
+        if (!job)
+                return client_error(GPUMEM_E_NO_MEMORY, "host memory for a kernel");
+        job->batch = batch;
+        job->attention = kernel;
+        job->attention_args = (struct kernel_attention){
+                .kv = describe_kv(batch->kv),
+                .layer = layer,
+                .sequences = batch->view.sequences,
+                .indptr = batch->view.indptr,
+                .indices = batch->view.indices,
+                .kv_len = batch->view.kv_len,
+                .q_indptr = batch->view.q_indptr,
+                .q_heads = args->q.heads,
+                .scale = args->scale != 0 ? args->scale : 1.0f / sqrtf((float)layout->key_dim),
+                .q_type = q.type,
+                .out_type = out.type,
+                .q = q.data,
+                .out = out.data,
+                .lse = lse,
+                .q_token_stride = q.token_stride,
+                .q_head_stride = q.head_stride,
+                .out_token_stride = out.token_stride,
+                .out_head_stride = out.head_stride,
+        };
+        r = kernel_attention_check(&job->attention_args);
+        if (r != KERNEL_OK) {
+                free(job);
+                return check_failed(r);
+        }
+        return launch(job, stream);
+}
+
+GPUMEM_API int gpumem_attn_decode(struct gpumem_batch *batch, uint32_t layer,
+                                  const struct gpumem_attn *args, gpumem_stream stream)
+{
+        if (batch && batch->longest > 1)
+                return client_error(GPUMEM_E_INVALID,
+                                    "a sequence has %u new tokens; decode takes at most one, use "
+                                    "gpumem_attn_prefill",
+                                    batch->longest);
+        return attend(batch, layer, args, stream, kernel_cpu_attention_decode);
+}
+
+GPUMEM_API int gpumem_attn_prefill(struct gpumem_batch *batch, uint32_t layer,
+                                   const struct gpumem_attn *args, gpumem_stream stream)
+{
+        return attend(batch, layer, args, stream, kernel_cpu_attention_prefill);
+}
