@@ -4,7 +4,7 @@
 # (default: build). Does nothing, quickly and silently, when nothing is missing.
 set -eu
 
-build="gcc make pkg-config libc6-dev libsystemd-dev libjson-c-dev libinih-dev libcunit1-dev scdoc procps"
+build="gcc make pkg-config libc6-dev libsystemd-dev libjson-c-dev libinih-dev libcunit1-dev scdoc jq"
 lint="clang-format clang-tidy cppcheck"
 
 packages=""
