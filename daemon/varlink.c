@@ -539,10 +539,14 @@ fail:
 
 struct varlink_server *varlink_server_free(struct varlink_server *server)
 {
+        struct varlink_connection *next;
+
         if (server == NULL)
                 return NULL;
-        while (server->connections != NULL)
-                connection_free(server->connections);
+        for (struct varlink_connection *c = server->connections; c != NULL; c = next) {
+                next = c->next;
+                connection_free(c);
+        }
         sd_event_source_disable_unref(server->listen_source);
         sd_event_source_disable_unref(server->listen_pause);
         sd_event_unref(server->event);

@@ -95,15 +95,16 @@ static bool parse_timeout(const char *text, uint64_t *ms)
         return true;
 }
 
-/* Find the command that the words name. */
-static enum ctl_outcome find_command(char **words, int count, const struct command **out,
-                                     struct ctl_error *error)
+/* The command that the words name, or NULL with a sentence. */
+static const struct command *find_command(char **words, int count, struct ctl_error *error)
 {
         const struct command *family = NULL;
         char shown[128];
 
-        if (count == 0)
-                return ctl_fail(error, CTL_USAGE, "a command is missing.");
+        if (count == 0) {
+                ctl_fail(error, CTL_USAGE, "a command is missing.");
+                return NULL;
+        }
         for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
                 const struct command *command = &commands[i];
                 int length = command->words[1] != NULL ? 2 : 1;
@@ -113,18 +114,20 @@ static enum ctl_outcome find_command(char **words, int count, const struct comma
                 family = command;
                 if (length == 2 && (count < 2 || strcmp(words[1], command->words[1]) != 0))
                         continue;
-                if (count > length)
-                        return ctl_fail(error, CTL_USAGE, "\"%s\" is too much.",
-                                        ctl_printable(shown, sizeof(shown), words[length]));
-                *out = command;
-                return CTL_OK;
+                if (count == length)
+                        return command;
+                ctl_fail(error, CTL_USAGE, "\"%s\" is too much.",
+                         ctl_printable(shown, sizeof(shown), words[length]));
+                return NULL;
         }
         if (family != NULL && count < 2)
-                return ctl_fail(error, CTL_USAGE, "%s wants a second word: %s.", words[0],
-                                family->words[1]);
-        return ctl_fail(error, CTL_USAGE, "\"%s\" is no command%s%s.",
-                        ctl_printable(shown, sizeof(shown), words[family != NULL ? 1 : 0]),
-                        family != NULL ? " of " : "", family != NULL ? words[0] : "");
+                ctl_fail(error, CTL_USAGE, "%s wants a second word: %s.", words[0],
+                         family->words[1]);
+        else
+                ctl_fail(error, CTL_USAGE, "\"%s\" is no command%s%s.",
+                         ctl_printable(shown, sizeof(shown), words[family != NULL ? 1 : 0]),
+                         family != NULL ? " of " : "", family != NULL ? words[0] : "");
+        return NULL;
 }
 
 static enum ctl_outcome parse_command_line(struct command_line *line, int argc, char **argv,
@@ -141,7 +144,6 @@ static enum ctl_outcome parse_command_line(struct command_line *line, int argc, 
                 {"version", no_argument, NULL, 'V'},
                 {NULL, 0, NULL, 0},
         };
-        enum ctl_outcome outcome;
         char shown[128];
         int option;
 
@@ -182,9 +184,9 @@ static enum ctl_outcome parse_command_line(struct command_line *line, int argc, 
                                         ctl_printable(shown, sizeof(shown), argv[optind - 1]));
                 }
         }
-        outcome = find_command(argv + optind, argc - optind, &line->command, error);
-        if (outcome != CTL_OK)
-                return outcome;
+        line->command = find_command(argv + optind, argc - optind, error);
+        if (line->command == NULL)
+                return CTL_USAGE;
         if (line->options.objects && !line->command->takes_objects)
                 return ctl_fail(error, CTL_USAGE, "--objects is for ps.");
         if (line->options.device != NULL && !line->command->takes_device)
@@ -232,7 +234,7 @@ int ctl_run(int argc, char **argv, FILE *out, FILE *messages)
                 print_help(out);
         else if (outcome == CTL_OK && line.version)
                 fprintf(out, "gpumemctl %s\n", GPUMEM_VERSION);
-        else if (outcome == CTL_OK)
+        else if (outcome == CTL_OK && line.command != NULL)
                 outcome = run_command(&line, out, &error);
 
         /* A full disk must not look like success. */

@@ -198,7 +198,7 @@ enum ctl_outcome ctl_client_new(struct ctl_client **out, const char *path, uint6
                 return ctl_fail(error, CTL_USAGE,
                                 "the path of the socket must have 1 to %zu bytes.",
                                 sizeof(address.sun_path) - 1);
-        strcpy(address.sun_path, path);
+        memcpy(address.sun_path, path, strlen(path) + 1);
         client = client_alloc(path, timeout_ms);
         if (client == NULL)
                 return ctl_fail(error, CTL_UNREACHABLE, "out of memory.");
