@@ -154,14 +154,18 @@ static int merge_all(struct encoder *encoder, uint32_t symbols)
         return 0;
 }
 
-/* Bytes of the UTF-8 character that a byte begins; 1 for bytes that begin none. */
-static uint32_t character_bytes(unsigned char lead)
+/* Bytes of the character at `text`: a lead byte and the continuation bytes that follow, no more
+ * than it calls for. A lead byte that lacks some does not swallow what comes next: a space, for
+ * one, is never cut apart, so there are no more symbols than bytes of the text, and one. */
+static uint32_t character_bytes(const char *text, size_t left)
 {
-        if (lead >= 0xf0)
-                return 4;
-        if (lead >= 0xe0)
-                return 3;
-        return lead >= 0xc0 ? 2 : 1;
+        const unsigned char lead = (unsigned char)text[0];
+        const uint32_t wanted = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 1;
+        uint32_t bytes = 1;
+
+        while (bytes < wanted && bytes < left && ((unsigned char)text[bytes] & 0xc0) == 0x80)
+                bytes++;
+        return bytes;
 }
 
 static uint32_t split(struct encoder *encoder, size_t bytes)
@@ -170,13 +174,11 @@ static uint32_t split(struct encoder *encoder, size_t bytes)
         uint32_t count = 0;
 
         for (size_t at = 0; at < bytes; count++) {
-                size_t length = character_bytes((unsigned char)text[at]);
+                const uint32_t length = character_bytes(text + at, bytes - at);
 
-                if (length > bytes - at)
-                        length = bytes - at;
                 encoder->symbols[count] = (struct symbol){
                         .text = text + at,
-                        .bytes = (uint32_t)length,
+                        .bytes = length,
                         .left = count ? count - 1 : NO_SYMBOL,
                         .right = at + length < bytes ? count + 1 : NO_SYMBOL,
                 };
