@@ -30,35 +30,33 @@ static uint32_t pinned_count, pinned_capacity;
 /* --- device memory -------------------------------------------------------------------------------
  */
 
-/* Memory lock held. */
-static CUresult map_new(struct device_memory *memory, int device)
+/* Memory lock held; ends the allocation's handle in every case: the mapping keeps it. */
+static CUresult map_new(struct device_memory *memory, struct allocation *allocation)
 {
-        const uint8_t devices[1] = {(uint8_t)device};
+        const uint8_t devices[1] = {(uint8_t)allocation->device};
         const uint8_t flags[1] = {CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-        struct allocation *allocation;
         CUresult result;
 
         result = window_reserve(memory->bytes, 0, 0, true, &memory->address);
-        if (result != CUDA_SUCCESS)
-                return result;
-        result = store_create(device, memory->bytes, CU_MEM_HANDLE_TYPE_NONE, false, &allocation);
         if (result == CUDA_SUCCESS) {
                 result = window_map(memory->address, memory->bytes, allocation, true);
-                store_end_handle(allocation); /* the mapping keeps it */
-        }
-        if (result == CUDA_SUCCESS) {
-                result = window_set_access(memory->address, memory->bytes, true, devices, flags, 1);
+                if (result == CUDA_SUCCESS) {
+                        result = window_set_access(memory->address, memory->bytes, true, devices,
+                                                   flags, 1);
+                        if (result != CUDA_SUCCESS)
+                                window_unmap(memory->address, memory->bytes, true);
+                }
                 if (result != CUDA_SUCCESS)
-                        window_unmap(memory->address, memory->bytes, true);
+                        window_unreserve(memory->address, memory->bytes, true);
         }
-        if (result != CUDA_SUCCESS)
-                window_unreserve(memory->address, memory->bytes, true);
+        store_end_handle(allocation);
         return result;
 }
 
 SIM_API(cuMemAlloc_v2, (CUdeviceptr * out, size_t bytes))
 {
         struct device_memory *memory;
+        struct allocation *allocation;
         struct context *context;
         CUresult result = context_enter(&context);
 
@@ -80,14 +78,19 @@ SIM_API(cuMemAlloc_v2, (CUdeviceptr * out, size_t bytes))
                                 bytes);
         }
 
-        pthread_mutex_lock(&sim.memory_lock);
-        result = map_new(memory, context->device);
+        result = store_create(context->device, memory->bytes, CU_MEM_HANDLE_TYPE_NONE, false,
+                              &allocation);
         if (result == CUDA_SUCCESS) {
-                memory->next = memories;
-                memories = memory;
-                *out = memory->address;
+                pthread_mutex_lock(&sim.memory_lock);
+                result = map_new(memory, allocation);
+                if (result == CUDA_SUCCESS) {
+                        memory->next = memories;
+                        memories = memory;
+                        *out = memory->address;
+                }
+                pthread_mutex_unlock(&sim.memory_lock);
+                store_sweep();
         }
-        pthread_mutex_unlock(&sim.memory_lock);
         if (result != CUDA_SUCCESS)
                 free(memory);
         return result;
@@ -129,6 +132,7 @@ SIM_API(cuMemFree_v2, (CUdeviceptr address))
                 ;
         result = *link ? end_memory(link) : CUDA_ERROR_INVALID_VALUE;
         pthread_mutex_unlock(&sim.memory_lock);
+        store_sweep();
         return result;
 }
 SIM_ALIAS(cuMemFree, cuMemFree_v2);
@@ -142,6 +146,7 @@ void memory_free_of_context(const struct context *context)
                 if ((*link)->context != context || end_memory(link) != CUDA_SUCCESS)
                         link = &(*link)->next;
         pthread_mutex_unlock(&sim.memory_lock);
+        store_sweep();
 }
 
 SIM_API(cuMemGetInfo_v2, (size_t * free_bytes, size_t *total_bytes))

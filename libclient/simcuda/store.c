@@ -18,6 +18,9 @@ static const unsigned char poison[POISON_CHUNK] = {[0 ... POISON_CHUNK - 1] = SI
 
 /* This process's allocations by slot. */
 static struct allocation *local[CONTROL_SLOTS];
+/* What this thread ended and nobody else holds: charged until store_sweep() has deleted the files.
+ */
+static _Thread_local struct allocation *doomed;
 
 /*
  * Commits the file's memory by writing the poison: nothing can be missing later (no SIGBUS), and
@@ -197,7 +200,9 @@ CUresult store_create(int device, uint64_t bytes, uint32_t handle_types, bool rd
                                           .handles = 1,
                                           .handle_types = handle_types,
                                           .rdma = rdma};
+        pthread_mutex_lock(&sim.memory_lock);
         local[index] = allocation;
+        pthread_mutex_unlock(&sim.memory_lock);
         *out = allocation;
         return CUDA_SUCCESS;
 }
@@ -298,14 +303,11 @@ CUresult store_export(struct allocation *allocation, int *fd)
 /* Nothing in this process holds it any more: descriptor closed, mappings gone. */
 static void leave(struct allocation *allocation)
 {
-        struct slot *slot = &machine.control->slot[allocation->slot];
         uint32_t index = allocation->slot;
+        const struct slot *slot = &machine.control->slot[index];
         bool last = false;
-        char name[24];
 
         local[index] = NULL;
-        free(allocation);
-
         control_lock();
         control_let_go(index);
         if (slot->holders == 0) {
@@ -316,11 +318,26 @@ static void leave(struct allocation *allocation)
                         control_set_unsure(index, true);
         }
         control_unlock();
-        if (!last)
-                return;
-        slot_name(index, name);
-        unlinkat(machine.directory, name, 0);
-        give_slot_back(index);
+        if (last) {
+                allocation->next_doomed = doomed;
+                doomed = allocation;
+        } else {
+                free(allocation);
+        }
+}
+
+void store_sweep(void)
+{
+        while (doomed) {
+                struct allocation *allocation = doomed;
+                char name[24];
+
+                doomed = allocation->next_doomed;
+                slot_name(allocation->slot, name);
+                unlinkat(machine.directory, name, 0);
+                give_slot_back(allocation->slot);
+                free(allocation);
+        }
 }
 
 void store_end_handle(struct allocation *allocation)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The virtual memory management calls. All take one lock, none waits for streams: who unmaps memory
- * that a kernel uses gets the illegal access, as on hardware.
+ * The virtual memory management calls. All take one lock (creating and deleting memory, which take
+ * long, happen outside it), none waits for streams: who unmaps memory that a kernel uses gets the
+ * illegal access, as on hardware.
  *
  * Stricter than the documentation where it leaves room: sizes and addresses of everything are
  * multiples of the granularity, reservations included; a mapping lies within one reservation; an
@@ -133,13 +134,15 @@ SIM_API(cuMemCreate, (CUmemGenericAllocationHandle * out, size_t bytes,
         result = check_properties(properties);
         if (result != CUDA_SUCCESS)
                 return result;
-        pthread_mutex_lock(&sim.memory_lock);
         result = store_create(properties->location.id, bytes,
                               (uint32_t)properties->requestedHandleTypes,
                               properties->allocFlags.gpuDirectRDMACapable, &allocation);
-        if (result == CUDA_SUCCESS)
-                result = give_handle(allocation, out);
+        if (result != CUDA_SUCCESS)
+                return result;
+        pthread_mutex_lock(&sim.memory_lock);
+        result = give_handle(allocation, out);
         pthread_mutex_unlock(&sim.memory_lock);
+        store_sweep();
         return result;
 }
 
@@ -155,6 +158,7 @@ SIM_API(cuMemRelease, (CUmemGenericAllocationHandle handle))
                 store_end_handle(allocation);
         }
         pthread_mutex_unlock(&sim.memory_lock);
+        store_sweep();
         return allocation ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -184,6 +188,7 @@ SIM_API(cuMemUnmap, (CUdeviceptr address, size_t bytes))
         pthread_mutex_lock(&sim.memory_lock);
         result = window_unmap(address, bytes, false);
         pthread_mutex_unlock(&sim.memory_lock);
+        store_sweep();
         return result;
 }
 
