@@ -145,6 +145,23 @@ static double now_seconds(void)
         return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
+bool device_is_too_small(const struct device *device, uint64_t bytes, const char *what,
+                         struct gen_error *error)
+{
+        struct gpumem_info info;
+
+        if (gpumem_get_info(device->session, &info) < 0 || !info.frame_bytes)
+                return false;
+        bytes = (bytes + info.frame_bytes - 1) / info.frame_bytes * info.frame_bytes;
+        if (bytes <= info.device_bytes && info.session_bytes <= info.device_bytes - bytes)
+                return false;
+        gen_fail(error, -ENOMEM,
+                 "the device is too small: %s takes %" PRIu64 " KiB beside the %" PRIu64
+                 " KiB that this engine holds, and gpumemd manages %" PRIu64 " KiB",
+                 what, bytes >> 10, info.session_bytes >> 10, info.device_bytes >> 10);
+        return true;
+}
+
 enum engine_failure device_buffer_init(struct device_buffer *buffer, struct device *device,
                                        uint64_t bytes, const char *name, uint32_t timeout_s,
                                        const struct run_hooks *hooks, struct gen_error *error)
@@ -160,11 +177,14 @@ enum engine_failure device_buffer_init(struct device_buffer *buffer, struct devi
                 if (hooks->stopped(hooks->context))
                         return ENGINE_STOPPED;
                 r = gpumem_buffer_create(device->session, bytes, name, SLICE_MS, &buffer->buffer);
+                if (r < 0)
+                        buffer->buffer = NULL;
+                if ((r == GPUMEM_E_AGAIN || r == GPUMEM_E_NO_MEMORY) &&
+                    device_is_too_small(device, bytes, name, error))
+                        return ENGINE_MEMORY;
         } while (r == GPUMEM_E_AGAIN && now_seconds() < deadline);
-        if (r < 0) {
-                buffer->buffer = NULL;
+        if (r < 0)
                 return device_fail(error, r, what);
-        }
         buffer->address = gpumem_buffer_address(buffer->buffer);
         r = gpumem_host_view(device->session, buffer->address, bytes, &host);
         if (r < 0) {

@@ -8,6 +8,7 @@
 #define GPUMEM_GEN_DEVICE_H
 
 #include <gpumem/gpumem.h>
+#include <stdbool.h>
 
 #include "libclient/driver/driver.h"
 #include "tools/gen/engine.h"
@@ -34,6 +35,11 @@ void device_deinit(struct device *device); /* idempotent; frees buffers of the s
 
 /* Says what a failing call of the library had to say, and classifies it. */
 enum engine_failure device_fail(struct gen_error *error, int result, const char *what);
+
+/* Whether `bytes` more can never be had: with what this session holds they exceed the whole device,
+ * whoever else goes. Then error says so. */
+bool device_is_too_small(const struct device *device, uint64_t bytes, const char *what,
+                         struct gen_error *error);
 
 /* Waits for memory as engine.h says: in slices, asking hooks->stopped in between. */
 enum engine_failure device_buffer_init(struct device_buffer *buffer, struct device *device,

@@ -457,7 +457,12 @@ static enum engine_failure acquire(struct run *run, const struct scheduler_plan 
                         retreat(run);
                         continue;
                 }
-                /* One is left. It may still be more than the pool can ever hold. */
+                /* One is left. It may still be more than the pool, or the device, can ever hold. */
+                if (device_is_too_small(&engine->device,
+                                        engine->geometry.unit_frames * engine->geometry.frame_bytes,
+                                        "another unit of the KV pool, for a single sequence,",
+                                        run->error))
+                        return ENGINE_MEMORY;
                 if (r == GPUMEM_E_NO_MEMORY || now_seconds() >= deadline)
                         return device_fail(run->error, r, "memory for a single sequence");
                 if (!let_go)

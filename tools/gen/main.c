@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "kernels/kernels.h"
 #include "tools/gen/engine.h"
@@ -150,6 +151,11 @@ static int load_prompts(struct program *program)
         struct gen_error error = {0};
         int r = 0;
 
+        /* Before hours of work, not after. */
+        if (options->expect && access(options->expect, R_OK) < 0) {
+                gen_fail(&error, -errno, "--expect %s: %s", options->expect, strerror(errno));
+                return complain(GEN_EXIT_USAGE, &error);
+        }
         program->limits = (struct request_limits){
                 .max_new_tokens = options->max_new_tokens,
                 .max_sequence_tokens = options->max_sequence_tokens,
