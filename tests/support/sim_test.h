@@ -39,6 +39,17 @@ static SIM_TEST_UNUSED CUcontext sim_test_context;
         } while (0)
 #define OK(call) EXPECT(CUDA_SUCCESS, call)
 
+/* For steps without which nothing makes sense, and for processes that run no CUnit tests. */
+#define REQUIRE(call)                                                                              \
+        do {                                                                                       \
+                CUresult result_ = (call);                                                         \
+                if (result_ != CUDA_SUCCESS) {                                                     \
+                        fprintf(stderr, "%s:%d: %s: %s (%s)\n", __FILE__, __LINE__, #call,         \
+                                driver_error_name(cuda, result_), cuda->error_detail());           \
+                        exit(2);                                                                   \
+                }                                                                                  \
+        } while (0)
+
 static inline void sim_test_set(const char *name, const char *value)
 {
         if (setenv(name, value, 1) != 0) {
@@ -125,7 +136,7 @@ static inline size_t sim_test_free_bytes(void)
 {
         size_t unused = 0, total;
 
-        OK(cuda->mem_get_info(&unused, &total));
+        REQUIRE(cuda->mem_get_info(&unused, &total));
         return unused;
 }
 
@@ -163,13 +174,13 @@ static inline CUdeviceptr sim_test_map(size_t piece_bytes, size_t pieces)
         CUdeviceptr address = 0;
         size_t i;
 
-        OK(cuda->mem_address_reserve(&address, piece_bytes * pieces, 0, 0, 0));
+        REQUIRE(cuda->mem_address_reserve(&address, piece_bytes * pieces, 0, 0, 0));
         for (i = 0; i < pieces; i++) {
-                OK(cuda->mem_create(&handle, piece_bytes, &properties, 0));
-                OK(cuda->mem_map(address + i * piece_bytes, piece_bytes, 0, handle, 0));
-                OK(cuda->mem_release(handle));
+                REQUIRE(cuda->mem_create(&handle, piece_bytes, &properties, 0));
+                REQUIRE(cuda->mem_map(address + i * piece_bytes, piece_bytes, 0, handle, 0));
+                REQUIRE(cuda->mem_release(handle));
         }
-        OK(cuda->mem_set_access(address, piece_bytes * pieces, &sim_test_read_write, 1));
+        REQUIRE(cuda->mem_set_access(address, piece_bytes * pieces, &sim_test_read_write, 1));
         return address;
 }
 
