@@ -2,32 +2,34 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "libclient/page_allocator.h"
 
 #define NONE PAGE_ALLOCATOR_NONE
 
-/* Page id without class; 64-bit before it is formed, though ids fit 32 by construction. */
-static inline uint32_t page_index(const struct page_allocator *allocator, uint32_t unit,
-                                  uint32_t slot)
-{
-        return (uint32_t)((uint64_t)unit << allocator->slot_bits | slot);
-}
+/* A page, taken apart. */
+struct place {
+        uint32_t index; /* id without class */
+        uint32_t unit;
+        uint32_t group_number;
+        struct page_unit *entry;
+        struct page_group *group;
+        uint64_t bit;
+};
 
-/*
- * Zero memory that costs nothing until it is touched. Huge pages where the kernel has them: random
- * use of a large pool otherwise pays a TLB miss beside each cache miss (measured at 1M pages,
- * random free and alloc: 104 ns without, 61 ns with).
- */
-static void *entries_map(size_t bytes)
+static inline struct place place_of(const struct page_allocator *allocator, uint32_t index)
 {
-        void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        uint32_t slot = index & ((UINT32_C(1) << allocator->slot_bits) - 1);
+        struct place place = {
+                .index = index,
+                .unit = index >> allocator->slot_bits,
+                .group_number = slot / 64,
+                .bit = UINT64_C(1) << slot % 64,
+        };
 
-        if (map == MAP_FAILED)
-                return NULL;
-        (void)madvise(map, bytes, MADV_HUGEPAGE);
-        return map;
+        place.entry = page_allocator_unit(allocator, place.unit);
+        place.group = page_allocator_group(allocator, place.entry, place.group_number);
+        return place;
 }
 
 int page_allocator_init(struct page_allocator *allocator, uint32_t units_max,
@@ -54,114 +56,127 @@ int page_allocator_init(struct page_allocator *allocator, uint32_t units_max,
         allocator->slot_bits = slot_bits;
         allocator->class_bits = page_class << GPUMEM_PAGE_CLASS_SHIFT;
         allocator->sixteenths = (UINT64_C(16) << 32) / pages_per_unit;
-        allocator->pages_bytes = entries * sizeof(*allocator->pages);
-        for (uint32_t bucket = 0; bucket < PAGE_ALLOCATOR_BUCKETS; bucket++)
+        allocator->groups = (pages_per_unit + 63) / 64;
+        allocator->summary_words = allocator->groups > 1 ? (allocator->groups + 63) / 64 : 0;
+        allocator->unit_size = sizeof(struct page_unit) +
+                               allocator->summary_words * sizeof(uint64_t) +
+                               allocator->groups * sizeof(struct page_group);
+        for (uint32_t bucket = 0; bucket < PAGE_BUCKETS; bucket++)
                 allocator->heads[bucket] = NONE;
         allocator->retire_head = allocator->retire_tail = NONE;
 
-        allocator->pages = entries_map(allocator->pages_bytes);
-        allocator->units = calloc(units_max, sizeof(*allocator->units));
-        if (!allocator->pages || !allocator->units) {
+        /* Zero pages come from the kernel when they are touched: what no unit uses costs nothing.
+         */
+        allocator->units = calloc(units_max, allocator->unit_size);
+        allocator->detail = calloc(entries, sizeof(*allocator->detail));
+        if (!allocator->units || !allocator->detail) {
                 page_allocator_deinit(allocator);
                 return -ENOMEM;
         }
-        for (uint32_t unit = 0; unit < units_max; unit++)
-                allocator->units[unit].bucket = PAGE_UNIT_ABSENT;
         return 0;
 }
 
 void page_allocator_deinit(struct page_allocator *allocator)
 {
-        if (allocator->pages)
-                munmap(allocator->pages, allocator->pages_bytes);
         free(allocator->units);
-        allocator->pages = NULL;
+        free(allocator->detail);
         allocator->units = NULL;
+        allocator->detail = NULL;
 }
 
-static void list_insert(struct page_allocator *allocator, uint32_t unit, uint32_t bucket)
+static void list_insert(struct page_allocator *allocator, uint32_t unit, struct page_unit *entry,
+                        uint32_t bucket)
 {
-        struct page_unit *entry = &allocator->units[unit];
         uint32_t head = allocator->heads[bucket];
 
-        entry->bucket = (uint8_t)bucket;
+        entry->bucket = bucket;
         entry->previous = NONE;
         entry->next = head;
         if (head != NONE)
-                allocator->units[head].previous = unit;
+                page_allocator_unit(allocator, head)->previous = unit;
         allocator->heads[bucket] = unit;
         allocator->nonempty |= 1u << bucket;
 }
 
-static void list_remove(struct page_allocator *allocator, uint32_t unit)
+static void list_remove(struct page_allocator *allocator, const struct page_unit *entry)
 {
-        struct page_unit *entry = &allocator->units[unit];
         uint32_t bucket = entry->bucket;
 
         if (entry->previous != NONE)
-                allocator->units[entry->previous].next = entry->next;
+                page_allocator_unit(allocator, entry->previous)->next = entry->next;
         else
                 allocator->heads[bucket] = entry->next;
         if (entry->next != NONE)
-                allocator->units[entry->next].previous = entry->previous;
+                page_allocator_unit(allocator, entry->next)->previous = entry->previous;
         if (allocator->heads[bucket] == NONE)
                 allocator->nonempty &= ~(1u << bucket);
 }
 
-/* Fullness in sixteenths: 0 only for an empty unit's share (rounded down), at most 16. */
+/* Fullness in sixteenths, rounded down: 0..16. */
 static inline uint32_t fullness(const struct page_allocator *allocator, uint32_t held)
 {
         return (uint32_t)((held * allocator->sixteenths) >> 32);
 }
 
-/* The bucket of a unit that holds pages: eighths 1..8. */
+/* The bucket of a unit that holds pages. */
 static inline uint32_t bucket_for(const struct page_allocator *allocator, uint32_t held)
 {
         uint32_t eighth = fullness(allocator, held) / 2;
 
-        return eighth < 8 ? eighth + 1 : 8;
+        return PAGE_BUCKET_EIGHTH + (eighth < 7 ? eighth : 7);
 }
 
-/* Bucket b covers sixteenths [2b-2, 2b); a unit leaves it only half an eighth beyond. */
+/* Eighth e covers sixteenths [2e, 2e+2); a unit leaves it only half an eighth beyond. */
 static inline bool bucket_fits(uint32_t bucket, uint32_t sixteenth)
 {
-        return sixteenth + 3 >= 2 * bucket && sixteenth <= 2 * bucket;
+        uint32_t low = 2 * (bucket - PAGE_BUCKET_EIGHTH);
+
+        return sixteenth + 1 >= low && sixteenth <= low + 2;
 }
 
 /* Puts a unit where it belongs after `held` changed. Unlisted units come back only with a free
  * page. */
-static inline void refile(struct page_allocator *allocator, uint32_t unit)
+static inline void refile(struct page_allocator *allocator, uint32_t unit, struct page_unit *entry)
 {
-        struct page_unit *entry = &allocator->units[unit];
         uint32_t bucket;
 
         if (entry->held == 0)
-                bucket = 0;
-        else if (entry->bucket != 0 && entry->bucket <= 8 &&
+                bucket = PAGE_BUCKET_EMPTY;
+        else if (entry->bucket >= PAGE_BUCKET_EIGHTH && entry->bucket < PAGE_BUCKETS &&
                  bucket_fits(entry->bucket, fullness(allocator, entry->held)))
                 return;
         else
                 bucket = bucket_for(allocator, entry->held);
         if (entry->bucket == bucket)
                 return;
-        if (entry->bucket != PAGE_UNIT_UNLISTED)
-                list_remove(allocator, unit);
-        list_insert(allocator, unit, bucket);
+        if (entry->bucket != PAGE_BUCKET_UNLISTED)
+                list_remove(allocator, entry);
+        list_insert(allocator, unit, entry, bucket);
 }
 
 int page_allocator_add_unit(struct page_allocator *allocator, uint32_t unit)
 {
         struct page_unit *entry;
+        struct page_group *groups;
 
         if (unit >= allocator->units_max)
                 return -EINVAL;
-        entry = &allocator->units[unit];
-        if (entry->bucket != PAGE_UNIT_ABSENT)
+        entry = page_allocator_unit(allocator, unit);
+        if (entry->bucket != PAGE_BUCKET_ABSENT)
                 return -EEXIST;
         entry->held = 0;
-        entry->free_slot = NONE;
-        entry->fresh = 0;
-        list_insert(allocator, unit, 0);
+        groups = page_allocator_group(allocator, entry, 0);
+        for (uint32_t i = 0; i < allocator->groups; i++) {
+                groups[i] = (struct page_group){0, 0};
+                if (allocator->summary_words > 0)
+                        entry->words[i / 64] |= UINT64_C(1) << i % 64;
+        }
+        if (allocator->pages_per_unit % 64 != 0) {
+                uint64_t beyond = ~UINT64_C(0) << allocator->pages_per_unit % 64;
+
+                groups[allocator->groups - 1] = (struct page_group){beyond, beyond};
+        }
+        list_insert(allocator, unit, entry, PAGE_BUCKET_EMPTY);
         allocator->units_present++;
         allocator->units_empty++;
         return 0;
@@ -173,13 +188,13 @@ int page_allocator_remove_unit(struct page_allocator *allocator, uint32_t unit)
 
         if (unit >= allocator->units_max)
                 return -EINVAL;
-        entry = &allocator->units[unit];
-        if (entry->bucket == PAGE_UNIT_ABSENT)
+        entry = page_allocator_unit(allocator, unit);
+        if (entry->bucket == PAGE_BUCKET_ABSENT)
                 return -ENOENT;
         if (entry->held > 0)
                 return -EBUSY;
-        list_remove(allocator, unit);
-        entry->bucket = PAGE_UNIT_ABSENT;
+        list_remove(allocator, entry);
+        entry->bucket = PAGE_BUCKET_ABSENT;
         allocator->units_present--;
         allocator->units_empty--;
         if (allocator->units_empty_min > allocator->units_empty)
@@ -189,7 +204,20 @@ int page_allocator_remove_unit(struct page_allocator *allocator, uint32_t unit)
 
 uint32_t page_allocator_empty_unit(const struct page_allocator *allocator)
 {
-        return allocator->heads[0];
+        return allocator->heads[PAGE_BUCKET_EMPTY];
+}
+
+/* A group of the unit that has a free page; there is one. */
+static inline uint32_t group_with_room(const struct page_allocator *allocator,
+                                       const struct page_unit *entry)
+{
+        uint32_t word = 0;
+
+        if (allocator->summary_words == 0)
+                return 0;
+        while (entry->words[word] == 0)
+                word++;
+        return word * 64 + (uint32_t)__builtin_ctzll(entry->words[word]);
 }
 
 uint32_t page_allocator_alloc(struct page_allocator *allocator)
@@ -197,68 +225,69 @@ uint32_t page_allocator_alloc(struct page_allocator *allocator)
         while (allocator->nonempty) {
                 uint32_t bucket = 31 - (uint32_t)__builtin_clz(allocator->nonempty);
                 uint32_t unit = allocator->heads[bucket];
-                struct page_unit *entry = &allocator->units[unit];
-                uint32_t slot, index;
+                struct page_unit *entry = page_allocator_unit(allocator, unit);
+                struct page_group *group;
+                uint32_t number, slot;
 
                 if (entry->held == allocator->pages_per_unit) {
-                        list_remove(allocator, unit);
-                        entry->bucket = PAGE_UNIT_UNLISTED;
+                        list_remove(allocator, entry);
+                        entry->bucket = PAGE_BUCKET_UNLISTED;
                         continue;
                 }
-                slot = entry->free_slot;
-                if (slot != NONE) {
-                        index = page_index(allocator, unit, slot);
-                        entry->free_slot = allocator->pages[index].link;
-                        /* The next call will want this line. */
-                        if (entry->free_slot != NONE)
-                                __builtin_prefetch(&allocator->pages[page_index(allocator, unit,
-                                                                                entry->free_slot)],
-                                                   1);
-                } else {
-                        slot = entry->fresh++;
-                        index = page_index(allocator, unit, slot);
-                }
-                allocator->pages[index].references = 1;
+                number = group_with_room(allocator, entry);
+                group = page_allocator_group(allocator, entry, number);
+                slot = (uint32_t)__builtin_ctzll(~(group->used | group->more));
+                group->used |= UINT64_C(1) << slot;
+                if (allocator->summary_words > 0 && ~(group->used | group->more) == 0)
+                        entry->words[number / 64] &= ~(UINT64_C(1) << number % 64);
                 allocator->pages_held++;
                 if (entry->held++ == 0) {
                         allocator->units_empty--;
                         if (allocator->units_empty < allocator->units_empty_min)
                                 allocator->units_empty_min = allocator->units_empty;
                 }
-                refile(allocator, unit);
-                return allocator->class_bits | index;
+                refile(allocator, unit, entry);
+                /* 64 bits before it is formed, though ids fit in 32 by construction. */
+                return allocator->class_bits |
+                       (uint32_t)((uint64_t)unit << allocator->slot_bits | (number * 64 + slot));
         }
         return GPUMEM_PAGE_NONE;
 }
 
 int page_allocator_reference(struct page_allocator *allocator, uint32_t page)
 {
-        struct page *entry = &allocator->pages[page_allocator_index(page)];
+        struct place place = place_of(allocator, page_allocator_index(page));
 
-        if (entry->references == 0)
+        if (!(place.group->used & place.bit))
                 return -EINVAL;
-        if (entry->references == UINT32_MAX)
-                return -EOVERFLOW;
-        if (entry->references++ == 1)
+        if (!(place.group->more & place.bit)) {
+                place.group->more |= place.bit;
+                allocator->detail[place.index] = 2;
                 allocator->pages_shared++;
+                return 0;
+        }
+        if (allocator->detail[place.index] == UINT32_MAX)
+                return -EOVERFLOW;
+        allocator->detail[place.index]++;
         return 0;
 }
 
-/* From used (or retiring) to free. */
-static void make_free(struct page_allocator *allocator, uint32_t index)
+/* Used or retiring becomes free. */
+static inline void make_free(struct page_allocator *allocator, const struct place *place)
 {
-        uint32_t unit = index >> allocator->slot_bits;
-        struct page_unit *entry = &allocator->units[unit];
-
-        allocator->pages[index].link = entry->free_slot;
-        entry->free_slot = index & ((UINT32_C(1) << allocator->slot_bits) - 1);
+        place->group->used &= ~place->bit;
+        place->group->more &= ~place->bit;
+        if (allocator->summary_words > 0)
+                place->entry->words[place->group_number / 64] |= UINT64_C(1)
+                                                                 << place->group_number % 64;
         allocator->pages_held--;
-        if (--entry->held == 0)
+        if (--place->entry->held == 0)
                 allocator->units_empty++;
-        refile(allocator, unit);
+        refile(allocator, place->unit, place->entry);
 }
 
-static void make_retiring(struct page_allocator *allocator, uint32_t index, uint64_t stamp)
+static void make_retiring(struct page_allocator *allocator, const struct place *place,
+                          uint64_t stamp)
 {
         struct page_segment *segment = NULL;
 
@@ -280,31 +309,36 @@ static void make_retiring(struct page_allocator *allocator, uint32_t index, uint
         }
         segment->pages++;
 
-        allocator->pages[index].link = NONE;
+        place->group->used &= ~place->bit;
+        place->group->more |= place->bit;
+        allocator->detail[place->index] = NONE;
         if (allocator->retire_tail != NONE)
-                allocator->pages[allocator->retire_tail].link = index;
+                allocator->detail[allocator->retire_tail] = place->index;
         else
-                allocator->retire_head = index;
-        allocator->retire_tail = index;
+                allocator->retire_head = place->index;
+        allocator->retire_tail = place->index;
         allocator->pages_retiring++;
 }
 
 int64_t page_allocator_release(struct page_allocator *allocator, uint32_t page, uint64_t stamp)
 {
-        uint32_t index = page_allocator_index(page);
-        struct page *entry = &allocator->pages[index];
+        struct place place = place_of(allocator, page_allocator_index(page));
 
-        if (entry->references == 0)
+        if (!(place.group->used & place.bit))
                 return -EINVAL;
-        if (--entry->references > 0) {
-                if (entry->references == 1)
+        if (place.group->more & place.bit) {
+                uint32_t left = --allocator->detail[place.index];
+
+                if (left == 1) {
+                        place.group->more &= ~place.bit;
                         allocator->pages_shared--;
-                return entry->references;
+                }
+                return left;
         }
         if (stamp == 0)
-                make_free(allocator, index);
+                make_free(allocator, &place);
         else
-                make_retiring(allocator, index, stamp);
+                make_retiring(allocator, &place, stamp);
         return 0;
 }
 
@@ -316,13 +350,13 @@ void page_allocator_retire(struct page_allocator *allocator, uint64_t oldest)
                 if (segment->stamp >= oldest)
                         return;
                 for (uint64_t n = segment->pages; n > 0; n--) {
-                        uint32_t index = allocator->retire_head;
+                        struct place place = place_of(allocator, allocator->retire_head);
 
-                        allocator->retire_head = allocator->pages[index].link;
+                        allocator->retire_head = allocator->detail[place.index];
                         if (allocator->retire_head == NONE)
                                 allocator->retire_tail = NONE;
                         allocator->pages_retiring--;
-                        make_free(allocator, index);
+                        make_free(allocator, &place);
                 }
                 allocator->segment_first = (allocator->segment_first + 1) % PAGE_ALLOCATOR_SEGMENTS;
                 allocator->segment_count--;
@@ -331,84 +365,94 @@ void page_allocator_retire(struct page_allocator *allocator, uint64_t oldest)
 
 /* --- the invariants, for tests and debugging ------------------------------------------------- */
 
-static int check_unit(const struct page_allocator *allocator, uint32_t unit, uint64_t *used,
-                      uint64_t *shared)
+struct page_sums {
+        uint64_t used, shared, retiring;
+};
+
+static int check_unit(const struct page_allocator *allocator, struct page_unit *entry,
+                      uint32_t unit, struct page_sums *sums)
 {
-        const struct page_unit *entry = &allocator->units[unit];
-        uint32_t free_slots = 0;
-        uint64_t references = 0;
+        uint32_t held = 0;
 
-        if (entry->bucket == PAGE_UNIT_ABSENT)
-                return 0;
-        if (entry->held > allocator->pages_per_unit || entry->fresh > allocator->pages_per_unit)
-                return -EUCLEAN;
-        for (uint32_t slot = entry->free_slot; slot != NONE;) {
-                const struct page *page;
+        for (uint32_t i = 0; i < allocator->groups; i++) {
+                const struct page_group *group = page_allocator_group(allocator, entry, i);
+                bool room = ~(group->used | group->more) != 0;
 
-                if (slot >= entry->fresh || ++free_slots > entry->fresh)
+                if (allocator->summary_words > 0 && (entry->words[i / 64] >> i % 64 & 1) != room)
                         return -EUCLEAN;
-                page = &allocator->pages[page_index(allocator, unit, slot)];
-                if (page->references != 0)
-                        return -EUCLEAN;
-                slot = page->link;
+                for (uint32_t slot = i * 64; slot < i * 64 + 64; slot++) {
+                        bool used = group->used >> slot % 64 & 1;
+                        bool more = group->more >> slot % 64 & 1;
+                        uint64_t index = (uint64_t)unit << allocator->slot_bits | slot;
+
+                        if (slot >= allocator->pages_per_unit) {
+                                if (!used || !more)
+                                        return -EUCLEAN;
+                                continue;
+                        }
+                        if (used && more && allocator->detail[index] < 2)
+                                return -EUCLEAN;
+                        held += used || more;
+                        sums->used += used;
+                        sums->shared += used && more;
+                        sums->retiring += !used && more;
+                }
         }
-        if (free_slots + entry->held != entry->fresh)
+        if (held != entry->held)
                 return -EUCLEAN;
-        for (uint32_t slot = 0; slot < allocator->pages_per_unit; slot++) {
-                uint32_t n = allocator->pages[page_index(allocator, unit, slot)].references;
+        if (entry->bucket == PAGE_BUCKET_UNLISTED)
+                return held == allocator->pages_per_unit ? 0 : -EUCLEAN;
+        if ((held == 0) != (entry->bucket == PAGE_BUCKET_EMPTY))
+                return -EUCLEAN;
+        if (held > 0 && !bucket_fits(entry->bucket, fullness(allocator, held)))
+                return -EUCLEAN;
+        return 0;
+}
 
-                if (n > 0 && slot >= entry->fresh)
+static int check_lists(const struct page_allocator *allocator, uint32_t *listed)
+{
+        *listed = 0;
+        for (uint32_t bucket = 0; bucket < PAGE_BUCKETS; bucket++) {
+                uint32_t previous = NONE;
+
+                if ((allocator->heads[bucket] != NONE) != (allocator->nonempty >> bucket & 1))
                         return -EUCLEAN;
-                references += n > 0;
-                *shared += n > 1;
+                for (uint32_t unit = allocator->heads[bucket]; unit != NONE;) {
+                        const struct page_unit *entry = page_allocator_unit(allocator, unit);
+
+                        if (entry->bucket != bucket || entry->previous != previous ||
+                            ++*listed > allocator->units_present)
+                                return -EUCLEAN;
+                        previous = unit;
+                        unit = entry->next;
+                }
         }
-        if (references > entry->held)
-                return -EUCLEAN;
-        *used += references;
-        if (entry->bucket == PAGE_UNIT_UNLISTED)
-                return entry->held == allocator->pages_per_unit ? 0 : -EUCLEAN;
-        if ((entry->held == 0) != (entry->bucket == 0))
-                return -EUCLEAN;
-        if (entry->held > 0 && !bucket_fits(entry->bucket, fullness(allocator, entry->held)))
-                return -EUCLEAN;
         return 0;
 }
 
 int page_allocator_check(const struct page_allocator *allocator)
 {
-        uint64_t used = 0, shared = 0, held = 0, retiring = 0, segments = 0, listed = 0;
-        uint32_t present = 0, empty = 0, unlisted = 0;
+        struct page_sums sums = {0};
+        uint64_t held = 0, retiring = 0, segments = 0;
+        uint32_t present = 0, empty = 0, unlisted = 0, listed;
 
         for (uint32_t unit = 0; unit < allocator->units_max; unit++) {
-                const struct page_unit *entry = &allocator->units[unit];
-                int r = check_unit(allocator, unit, &used, &shared);
+                struct page_unit *entry = page_allocator_unit(allocator, unit);
 
-                if (r < 0)
-                        return r;
-                if (entry->bucket == PAGE_UNIT_ABSENT)
+                if (entry->bucket == PAGE_BUCKET_ABSENT)
                         continue;
+                if (check_unit(allocator, entry, unit, &sums) < 0)
+                        return -EUCLEAN;
                 present++;
                 empty += entry->held == 0;
-                unlisted += entry->bucket == PAGE_UNIT_UNLISTED;
+                unlisted += entry->bucket == PAGE_BUCKET_UNLISTED;
                 held += entry->held;
         }
-        for (uint32_t bucket = 0; bucket < PAGE_ALLOCATOR_BUCKETS; bucket++) {
-                uint32_t previous = NONE;
-
-                if ((allocator->heads[bucket] != NONE) != (allocator->nonempty >> bucket & 1))
-                        return -EUCLEAN;
-                for (uint32_t unit = allocator->heads[bucket]; unit != NONE;
-                     unit = allocator->units[unit].next) {
-                        if (allocator->units[unit].bucket != bucket ||
-                            allocator->units[unit].previous != previous || ++listed > present)
-                                return -EUCLEAN;
-                        previous = unit;
-                }
-        }
+        if (check_lists(allocator, &listed) < 0)
+                return -EUCLEAN;
         for (uint32_t index = allocator->retire_head; index != NONE;
-             index = allocator->pages[index].link)
-                if (allocator->pages[index].references != 0 ||
-                    ++retiring > allocator->pages_retiring)
+             index = allocator->detail[index])
+                if (++retiring > allocator->pages_retiring)
                         return -EUCLEAN;
         for (uint32_t i = 0; i < allocator->segment_count; i++)
                 segments +=
@@ -416,9 +460,9 @@ int page_allocator_check(const struct page_allocator *allocator)
                                 ->segments[(allocator->segment_first + i) % PAGE_ALLOCATOR_SEGMENTS]
                                 .pages;
         if (present != allocator->units_present || empty != allocator->units_empty ||
-            held != allocator->pages_held || shared != allocator->pages_shared ||
-            retiring != allocator->pages_retiring || segments != retiring ||
-            used + retiring != held || listed + unlisted != present)
+            held != allocator->pages_held || sums.shared != allocator->pages_shared ||
+            sums.retiring != allocator->pages_retiring || retiring != sums.retiring ||
+            segments != retiring || listed + unlisted != present)
                 return -EUCLEAN;
         return 0;
 }

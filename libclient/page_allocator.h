@@ -16,8 +16,14 @@
  * unit that became full stays where it is until somebody looks for a page in it: taking a page and
  * putting it back moves nothing. Empty units have a list of their own, used last.
  *
+ * Where the time goes: to cache misses, so everything that an ordinary page needs is two bits
+ * beside its unit's 16-byte head. At 64 pages a unit a million pages are 512 KiB of it. A word per
+ * page exists for pages that are shared or retiring, and is touched only then.
+ *
  * Cost: O(1), and two or three cache lines, for every call except init, check and those that say
- * otherwise. Memory: 8 bytes per page (committed when a unit first uses them) and 24 per unit.
+ * otherwise (a unit of more than 4096 pages adds a scan of one bit per 64 pages). Memory: a quarter
+ * of a byte per page and 16 to 24 bytes per unit; 4 bytes per page that is shared or retiring, by
+ * the kernel's page.
  *
  * Not thread-safe: the pool's lock covers it. Every page id is an ordinary one, 0 included.
  */
@@ -31,24 +37,32 @@
 #include <gpumem/page.h>
 
 #define PAGE_ALLOCATOR_NONE     UINT32_MAX
-#define PAGE_ALLOCATOR_BUCKETS  9 /* 0: empty units; 1..8: eighths of fullness */
 #define PAGE_ALLOCATOR_SEGMENTS 64
 
-struct page {
-        uint32_t references; /* 0: free, retiring or absent */
-        uint32_t
-                link; /* free: next free slot of the unit; retiring: index of the page freed next */
+/* Where a unit stands. Memory that was never touched is zero: absent. */
+enum page_bucket {
+        PAGE_BUCKET_ABSENT = 0,
+        PAGE_BUCKET_EMPTY = 1,
+        PAGE_BUCKET_EIGHTH = 2,    /* 2..9: eighths of fullness */
+        PAGE_BUCKET_UNLISTED = 10, /* full, and somebody has noticed */
+};
+#define PAGE_BUCKETS 10 /* those that are lists, and 0 */
+
+/* 64 pages, a bit each in both words:
+ *   free: neither; used by one: `used`; shared: both, count in detail[]; retiring: `more` only.
+ * Bits of the last group beyond the unit's pages stay set in both. */
+struct page_group {
+        uint64_t used;
+        uint64_t more;
 };
 
 struct page_unit {
         uint32_t next, previous; /* in the list of its bucket */
-        uint32_t held;           /* pages used or retiring */
-        uint32_t free_slot;      /* head of the list of free slots below `fresh` */
-        uint32_t fresh;          /* slots from here on were never handed out */
-        uint8_t bucket;          /* or PAGE_UNIT_UNLISTED, PAGE_UNIT_ABSENT */
+        uint32_t held;           /* pages used, shared or retiring */
+        uint32_t bucket;         /* enum page_bucket */
+        /* If there are several groups: a bit for each that has a free page. Then the groups. */
+        uint64_t words[];
 };
-#define PAGE_UNIT_UNLISTED 254 /* full, and somebody has noticed */
-#define PAGE_UNIT_ABSENT   255
 
 /* Pages freed between the same two pins. */
 struct page_segment {
@@ -57,29 +71,43 @@ struct page_segment {
 };
 
 struct page_allocator {
-        struct page *pages; /* by page id without its class */
-        size_t pages_bytes;
-        struct page_unit *units;
+        unsigned char *units; /* [units_max] of unit_size bytes, each a struct page_unit */
+        uint32_t *detail;     /* by page id without its class: references, or next retiring page */
+        size_t unit_size;
+        uint32_t groups;        /* of a unit */
+        uint32_t summary_words; /* of a unit; 0 if it has one group */
         uint32_t units_max;
         uint32_t pages_per_unit;
         uint32_t slot_bits;
         uint32_t class_bits; /* the class, where it stands in an id */
         uint64_t sixteenths; /* 2^32 * 16 / pages_per_unit */
 
-        uint32_t heads[PAGE_ALLOCATOR_BUCKETS];
+        uint32_t heads[PAGE_BUCKETS];
         uint32_t nonempty; /* bit b: heads[b] has a unit */
 
-        uint32_t retire_head, retire_tail; /* FIFO of page indices through `link` */
+        uint32_t retire_head, retire_tail; /* FIFO of page indices through detail[] */
         struct page_segment segments[PAGE_ALLOCATOR_SEGMENTS];
         uint32_t segment_first, segment_count;
 
         uint32_t units_present;
         uint32_t units_empty;
         uint32_t units_empty_min; /* low-water mark; reset it to units_empty to start anew */
-        uint64_t pages_held;      /* used or retiring */
+        uint64_t pages_held;      /* used, shared or retiring */
         uint64_t pages_shared;    /* with more than one reference */
         uint64_t pages_retiring;
 };
+
+static inline struct page_unit *page_allocator_unit(const struct page_allocator *allocator,
+                                                    uint32_t unit)
+{
+        return (struct page_unit *)(void *)(allocator->units + unit * allocator->unit_size);
+}
+
+static inline struct page_group *page_allocator_group(const struct page_allocator *allocator,
+                                                      struct page_unit *unit, uint32_t group)
+{
+        return (struct page_group *)(void *)&unit->words[allocator->summary_words] + group;
+}
 
 /* 0, -ENOMEM, or -EINVAL (the ids do not fit). Starts without units. */
 int page_allocator_init(struct page_allocator *allocator, uint32_t units_max,
@@ -116,7 +144,16 @@ static inline uint32_t page_allocator_index(uint32_t page)
 static inline uint32_t page_allocator_references(const struct page_allocator *allocator,
                                                  uint32_t page)
 {
-        return allocator->pages[page_allocator_index(page)].references;
+        uint32_t index = page_allocator_index(page);
+        uint32_t slot = gpumem_page_slot(page, allocator->slot_bits);
+        const struct page_group *group = page_allocator_group(
+                allocator, page_allocator_unit(allocator, index >> allocator->slot_bits),
+                slot / 64);
+        uint64_t bit = UINT64_C(1) << slot % 64;
+
+        if (!(group->used & bit))
+                return 0;
+        return group->more & bit ? allocator->detail[index] : 1;
 }
 
 /* May its holder write it? Only this says so. */

@@ -96,21 +96,21 @@ static void test_lifo_moves_nothing(void)
         for (uint32_t unit = 0; unit < 4; unit++)
                 page_allocator_add_unit(&a, unit);
         for (uint32_t level = 0; level < 256; level++) {
-                uint8_t before[4];
+                uint32_t before[4] = {0};
 
                 /* The first time may settle things; from then on nothing moves. */
                 for (int round = 0; round < 4; round++) {
                         uint32_t page = page_allocator_alloc(&a);
                         uint32_t unit = gpumem_page_unit(page, 6);
 
-                        if (round > 0 && unit < 4 && a.units[unit].held > 1)
-                                moves += memcmp(&before[unit], &a.units[unit].bucket, 1) != 0;
+                        if (round > 0 && unit < 4 && page_allocator_unit(&a, unit)->held > 1)
+                                moves += before[unit] != page_allocator_unit(&a, unit)->bucket;
                         for (uint32_t i = 0; i < 4; i++)
-                                before[i] = a.units[i].bucket;
+                                before[i] = page_allocator_unit(&a, i)->bucket;
                         page_allocator_release(&a, page, 0);
                         for (uint32_t i = 0; i < 4; i++)
-                                if (round > 0 && a.units[i].held > 0)
-                                        moves += before[i] != a.units[i].bucket;
+                                if (round > 0 && page_allocator_unit(&a, i)->held > 0)
+                                        moves += before[i] != page_allocator_unit(&a, i)->bucket;
                 }
                 held[level] = page_allocator_alloc(&a);
                 CU_ASSERT_NOT_EQUAL_FATAL(held[level], GPUMEM_PAGE_NONE);
