@@ -4,11 +4,11 @@
  * its lock once a batch, not once a page, and does no system call.
  *
  * Expected before measuring: LIFO use stays in two hot cache lines, some 10 ns whatever the pool's
- * size. Random use frees a page and takes one: the freed page's entry and its unit, the next free
- * page's entry and its unit; at 1M pages (8 MB of entries, 400 KB of units) two of the four lines
- * come from the last-level cache. `touch_ns` measures just that, reading and writing the same lines
- * of equal arrays in the same random order: what the allocator costs beyond it is its own work,
- * which must not grow with the pool.
+ * size. Random use frees a page and takes one: the freed page's unit and the unit the next one
+ * comes from, with two bits a page beside the unit's head; at 1M pages these are 512 KiB and come
+ * from the second-level cache where it is that large. `touch_ns` measures just that, reading and
+ * writing the same lines of an equal array in the same random order: what the allocator costs
+ * beyond it is its own work, which must not grow with the pool.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -94,38 +94,34 @@ static void measure_random(struct page_allocator *allocator, uint32_t *held, siz
         }
 }
 
-/* The same lines in the same order without the allocator: the victim's entry in `held`, its page's
- * entry and its unit's. */
-static int measure_touch(const uint32_t *held, size_t count, uint32_t units, size_t batches,
-                         uint64_t *seed, struct samples *samples)
+/* The same lines in the same order without the allocator: the victim's unit and its page's bits. */
+static int measure_touch(const struct page_allocator *allocator, const uint32_t *held, size_t count,
+                         size_t batches, uint64_t *seed, struct samples *samples)
 {
-        struct page *pages = calloc((size_t)units * PER_UNIT, sizeof(*pages));
-        struct page_unit *unit_entries = calloc(units, sizeof(*unit_entries));
-        volatile uint32_t sink = 0;
+        struct page_allocator copy = *allocator;
+        volatile uint64_t sink = 0;
         size_t victims[BATCH];
         uint32_t drawn[BATCH];
 
-        if (!pages || !unit_entries) {
-                free(pages);
-                free(unit_entries);
+        copy.units = calloc(allocator->units_max, allocator->unit_size);
+        if (!copy.units)
                 return -ENOMEM;
-        }
         for (size_t b = 0; b < batches; b++) {
                 uint64_t start;
 
                 draw(held, count, seed, victims, drawn);
                 start = bench_now_ns();
                 for (int i = 0; i < BATCH; i++) {
-                        uint32_t page = drawn[i];
+                        struct page_unit *unit = page_allocator_unit(&copy, drawn[i] >> SLOT_BITS);
+                        struct page_group *group = page_allocator_group(&copy, unit, 0);
 
-                        pages[page].references++;
-                        unit_entries[page >> SLOT_BITS].held++;
-                        sink = sink + pages[page].link;
+                        unit->held++;
+                        group->used ^= UINT64_C(1) << drawn[i] % PER_UNIT;
+                        sink = sink + group->more;
                 }
                 samples_add(samples, (double)(bench_now_ns() - start) / BATCH);
         }
-        free(pages);
-        free(unit_entries);
+        free(copy.units);
         return 0;
 }
 
@@ -155,7 +151,7 @@ static int measure(uint32_t pages, const struct bench_options *options, struct f
                 measure_random(&allocator, held, count, 4 * (size_t)pages / BATCH, &seed, &warm);
                 measure_random(&allocator, held, count, batches, &seed, &random);
                 measure_lifo(&allocator, batches, &lifo);
-                error = measure_touch(held, count, units, batches, &seed, &touch);
+                error = measure_touch(&allocator, held, count, batches, &seed, &touch);
         }
         if (error == 0 && page_allocator_check(&allocator) < 0)
                 error = -EUCLEAN;
