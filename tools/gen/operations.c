@@ -75,9 +75,9 @@ uint32_t operation_argmax(const float *values, uint32_t count)
         uint32_t best = UINT32_MAX;
 
         for (uint32_t i = 0; i < count; i++) {
-                if (isnan(values[i]))
+                if (isnan(values[i]) || values[i] == INFINITY)
                         return UINT32_MAX;
-                if (isfinite(values[i]) && (best == UINT32_MAX || values[i] > values[best]))
+                if (values[i] > -INFINITY && (best == UINT32_MAX || values[i] > values[best]))
                         best = i;
         }
         return best;

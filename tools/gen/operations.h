@@ -28,8 +28,8 @@ void operation_swiglu(float *gate, const float *up, size_t count);
 /* A row of a matrix as f32. */
 void operation_row(const struct weight *weight, uint32_t row, float *out);
 
-/* The index of the largest value, the lowest among equals; UINT32_MAX if a value is NaN, or none
- * is finite: then the model computed nonsense and there is no answer. */
+/* The index of the largest value, the lowest among equals; UINT32_MAX if a value is NaN or +inf, or
+ * all are -inf: then the model computed nonsense and there is no answer. */
 uint32_t operation_argmax(const float *values, uint32_t count);
 
 #endif

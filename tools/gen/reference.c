@@ -21,30 +21,40 @@ static void *allocate(uint64_t bytes)
         return aligned_alloc(128, (bytes + 127) & ~UINT64_C(127));
 }
 
-static void reference_deinit(struct reference *reference)
+struct reference *reference_free(struct reference *reference)
 {
+        if (!reference)
+                return NULL;
         free(reference->activations);
         free(reference->cache);
         free(reference->slots);
         free(reference->position);
+        free(reference);
+        return NULL;
 }
 
-static int reference_init(struct reference *reference, const struct model *model,
-                          const struct reference_options *options)
+int reference_new(struct reference **out, const struct model *model, uint32_t max_sequence_tokens,
+                  uint32_t chunk_tokens)
 {
         const struct model_shape *shape = &model->weights->shape;
-        const uint64_t tokens = options->limits.max_sequence_tokens;
+        const uint64_t tokens = max_sequence_tokens;
         const uint64_t cache_bytes = tokens * model_shape_token_bytes(shape);
+        struct reference *reference = calloc(1, sizeof(*reference));
 
-        *reference = (struct reference){.model = model};
-        model_plan_init(&reference->plan, shape, options->chunk_tokens, 1);
+        *out = NULL;
+        if (!reference)
+                return -ENOMEM;
+        reference->model = model;
+        model_plan_init(&reference->plan, shape, chunk_tokens, 1);
         reference->activations = allocate(reference->plan.bytes);
         reference->cache = allocate(cache_bytes);
-        reference->slots = calloc(options->chunk_tokens, sizeof(reference->slots[0]));
-        reference->position = calloc(options->chunk_tokens, sizeof(reference->position[0]));
+        reference->slots = calloc(chunk_tokens, sizeof(reference->slots[0]));
+        reference->position = calloc(chunk_tokens, sizeof(reference->position[0]));
         if (!reference->activations || !reference->cache || !reference->slots ||
-            !reference->position)
+            !reference->position) {
+                reference_free(reference);
                 return -ENOMEM;
+        }
         /* NaN, as in the simulator: what is read before it was written must show. */
         memset(reference->cache, 0xff, cache_bytes);
         /* One unit with one page that holds the longest sequence: id 0. */
@@ -54,12 +64,18 @@ static int reference_init(struct reference *reference, const struct model *model
                                           (shape->key_dim + shape->value_dim) * 2),
                 .head_stride = (int64_t)(tokens * (shape->key_dim + shape->value_dim) * 2),
                 .value_offset = (int64_t)(tokens * shape->key_dim * 2),
-                .page_tokens = (uint32_t)tokens,
+                .page_tokens = max_sequence_tokens,
                 .kv_heads = shape->kv_heads,
                 .key_dim = shape->key_dim,
                 .value_dim = shape->value_dim,
         };
+        *out = reference;
         return 0;
+}
+
+const float *reference_logits(const struct reference *reference)
+{
+        return (const float *)(const void *)(reference->activations + reference->plan.logits);
 }
 
 static int attend(struct reference *reference, const struct model_batch *batch, uint32_t layer,
@@ -114,9 +130,8 @@ static int attend(struct reference *reference, const struct model_batch *batch, 
                                   : kernel_cpu_attention_prefill(pool, &attention);
 }
 
-/* Computes tokens [done, done+count) of a sequence; *next is what follows the last one. */
-static int step(struct reference *reference, const uint32_t *tokens, uint32_t done, uint32_t count,
-                uint32_t *next)
+int reference_step(struct reference *reference, const uint32_t *tokens, uint32_t done,
+                   uint32_t count, uint32_t *next)
 {
         const uint32_t last = count - 1;
         const struct model_batch batch = {
@@ -146,55 +161,61 @@ static int step(struct reference *reference, const uint32_t *tokens, uint32_t do
         return 0;
 }
 
+/* One more step of a request. */
+static int advance(struct reference *reference, const struct tokenizer *tokenizer,
+                   struct request *request, const struct reference_options *options,
+                   struct run_totals *totals)
+{
+        const uint32_t left = request->count - request->computed;
+        const uint32_t count = left < options->chunk_tokens ? left : options->chunk_tokens;
+        uint32_t next;
+        const int r = reference_step(reference, request->tokens, request->computed, count, &next);
+
+        if (r < 0)
+                return r;
+        request->computed += count;
+        totals->steps++;
+        totals->computed_tokens += count;
+        if (request->computed < request->count)
+                return 0;
+        if (next == MODEL_NO_TOKEN)
+                return -EDOM;
+        request_append(request, tokenizer, &options->limits, next);
+        totals->generated_tokens++;
+        return 0;
+}
+
 int reference_run(const struct model *model, const struct tokenizer *tokenizer,
                   struct request_list *requests, const struct reference_options *options,
                   const struct run_hooks *hooks, struct run_totals *totals, struct gen_error *error)
 {
-        struct reference reference;
-        int r = reference_init(&reference, model, options);
+        struct reference *reference;
+        int r = reference_new(&reference, model, options->limits.max_sequence_tokens,
+                              options->chunk_tokens);
 
-        if (r < 0) {
-                reference_deinit(&reference);
+        if (r < 0)
                 return gen_fail(error, r,
                                 "out of memory for a cache of %" PRIu32
                                 " tokens (--max-sequence-tokens)",
                                 options->limits.max_sequence_tokens);
-        }
         totals->token_bytes = model_shape_token_bytes(&model->weights->shape);
         totals->weight_bytes = model->weights->bytes;
-        totals->activation_bytes = reference.plan.bytes;
+        totals->activation_bytes = reference->plan.bytes;
         for (uint32_t i = 0; i < requests->count && r >= 0; i++) {
                 struct request *request = &requests->items[i];
 
                 totals->prompt_tokens += request->prompt_tokens;
                 while (!request->finish && !hooks->stopped(hooks->context)) {
-                        const uint32_t left = request->count - request->computed;
-                        const uint32_t count =
-                                left < options->chunk_tokens ? left : options->chunk_tokens;
-                        uint32_t next;
-
-                        r = step(&reference, request->tokens, request->computed, count, &next);
+                        r = advance(reference, tokenizer, request, options, totals);
                         if (r < 0) {
-                                gen_fail(error, r, "attention: %s", strerror(-r));
+                                gen_fail(error, r, "prompt %" PRIu32 ": %s", i + 1,
+                                         r == -EDOM ? "the model's output is not a number"
+                                                    : strerror(-r));
                                 break;
-                        }
-                        request->computed += count;
-                        totals->steps++;
-                        totals->computed_tokens += count;
-                        if (request->computed == request->count) {
-                                if (next == MODEL_NO_TOKEN) {
-                                        r = gen_fail(error, -EDOM,
-                                                     "prompt %" PRIu32
-                                                     ": the model's output is not a number",
-                                                     i + 1);
-                                        break;
-                                }
-                                request_append(request, tokenizer, &options->limits, next);
-                                totals->generated_tokens++;
                         }
                         hooks->stepped(hooks->context, totals);
                 }
         }
-        reference_deinit(&reference);
+        reference_free(reference);
         return r;
 }
