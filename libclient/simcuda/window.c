@@ -27,6 +27,7 @@ static struct {
         uint64_t granularity;
         unsigned int granule_shift;
         struct mapping **granule;        /* by granule of the window: the mapping there */
+        struct mapping *mappings;        /* all of them, as a list */
         struct reservation *reservation; /* sorted by start */
         uint32_t reservations, capacity;
         uint64_t
@@ -287,6 +288,11 @@ CUresult window_map(uint64_t address, uint64_t bytes, struct allocation *allocat
                 return mapping_error(error, "cannot map");
         }
         allocation->mappings++;
+        mapping->next = window.mappings;
+        mapping->link = &window.mappings;
+        if (mapping->next)
+                mapping->next->link = &mapping->next;
+        window.mappings = mapping;
         for (g = granule_of(address); g < granule_of(address + bytes); g++)
                 window.granule[g] = mapping;
         return CUDA_SUCCESS;
@@ -327,6 +333,9 @@ CUresult window_unmap(uint64_t address, uint64_t bytes, bool implicit)
                 for (g = granule_of(address); g < granule_of(address + mapping->bytes); g++)
                         window.granule[g] = NULL;
                 address += mapping->bytes;
+                *mapping->link = mapping->next;
+                if (mapping->next)
+                        mapping->next->link = mapping->link;
                 store_end_mapping(mapping->allocation);
                 free(mapping);
         }

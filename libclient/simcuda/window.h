@@ -19,6 +19,7 @@
 #include "libclient/simcuda/store.h"
 
 struct mapping {
+        struct mapping *next, **link; /* of all: the table is no place leak checkers look at */
         uint64_t address;
         uint64_t bytes;
         struct allocation *allocation;

@@ -13,6 +13,9 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include <sys/mman.h>
+
+#include "libclient/simcuda/control.h"
 #include "tests/support/sim_test.h"
 
 #define GRANULE (64 * KIB)
@@ -282,6 +285,27 @@ static void child_churn(int socket, unsigned int seed)
         }
 }
 
+/* Dies inside the shared lock, with everything that can be derived in ruins. */
+static void child_die_in_lock(void)
+{
+        char path[96];
+        struct control *control;
+        int fd;
+
+        snprintf(path, sizeof(path), "%s/control", getenv("GPUMEM_SIM_DIR"));
+        fd = open(path, O_RDWR | O_CLOEXEC);
+        control = mmap(NULL, sizeof(*control), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (control == MAP_FAILED || control->layout != sizeof(*control) ||
+            pthread_mutex_lock(&control->lock) != 0)
+                _exit(1);
+        memset(control->bucket, 0, sizeof(control->bucket));
+        control->used_bytes[0] = 12345;
+        control->free_slot = 0;
+        control->unsure = 99;
+        control->slot[1].holders += 7;
+        raise(SIGKILL);
+}
+
 static int child_main(const char *what, int socket, unsigned int number)
 {
         if (strcmp(what, "mismatch") == 0)
@@ -297,6 +321,8 @@ static int child_main(const char *what, int socket, unsigned int number)
                                ? 0
                                : 1;
         }
+        if (strcmp(what, "die-in-lock") == 0)
+                child_die_in_lock();
         sim_test_start();
         if (strcmp(what, "adopt") == 0) {
                 size_t unused = 0, total = 0;
@@ -540,6 +566,28 @@ static void test_kill_anywhere(void)
         }
 }
 
+static void test_death_in_the_lock(void)
+{
+        CUmemGenericAllocationHandle kept, first, again;
+        int kept_fd = export_frame(&kept), fd;
+        struct child child;
+
+        fd = export_frame(&first);
+        OK(cuda->mem_release(first)); /* only a descriptor is left of it */
+        child = spawn("die-in-lock", 0);
+        CU_ASSERT_EQUAL(await_exit(&child), -1);
+        CU_ASSERT_EQUAL(sim_test_free_bytes(), MEMORY - 2 * GRANULE);
+        first = import(fd);
+        again = import(kept_fd);
+        close(kept_fd);
+        OK(cuda->mem_release(kept));
+        OK(cuda->mem_release(first));
+        close(fd);
+        CU_ASSERT_EQUAL(sim_test_free_bytes(), MEMORY - GRANULE);
+        OK(cuda->mem_release(again));
+        check_all_free();
+}
+
 static void test_configuration(void)
 {
         struct child child = spawn("mismatch", 0);
@@ -607,6 +655,7 @@ int main(int argc, char **argv)
         CU_add_test(suite, "fork inherits descriptors", test_fork_inherits_descriptors);
         CU_add_test(suite, "a race for the last frames", test_race_for_the_last_frames);
         CU_add_test(suite, "SIGKILL anywhere", test_kill_anywhere);
+        CU_add_test(suite, "a death in the shared lock", test_death_in_the_lock);
         CU_add_test(suite, "one machine, one configuration", test_configuration);
         CU_add_test(suite, "a machine without processes", test_machine_without_processes);
         return sim_test_finish(directory);
