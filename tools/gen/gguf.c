@@ -418,7 +418,8 @@ static int place_tensors(struct gguf *gguf, const uint64_t *offsets, uint64_t he
                         return gen_fail(error, -EINVAL,
                                         "tensor %s: %" PRIu64 " bytes at offset %" PRIu64
                                         " of the data (which begins at byte %" PRIu64
-                                        ") reach beyond the end of the file at byte %" PRIu64,
+                                        ") reach beyond the end of the file at byte %" PRIu64
+                                        ": truncated or corrupt",
                                         tensor->name, tensor->bytes, offsets[i], start,
                                         gguf->bytes);
                 tensor->data = gguf->data + start + offsets[i];
