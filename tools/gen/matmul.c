@@ -7,8 +7,9 @@
 #define BLOCK_ROWS  32 /* per piece of work: f16 rows of 4096 columns fill half of an L2 */
 #define TILE_TOKENS 4
 
-/* Under this many products, waking threads costs more than they save. */
-#define SERIAL_PRODUCTS (UINT64_C(1) << 19)
+/* Under this many products (some 100 us) waking threads costs more than they save, above all on a
+ * machine where others work too. */
+#define SERIAL_PRODUCTS (UINT64_C(1) << 22)
 
 static inline float sum_lanes(const float *lane)
 {

@@ -6,8 +6,8 @@
 #include "tools/gen/matmul.h"
 #include "tools/gen/operations.h"
 
-/* Under this many tokens the small operations are done by the calling thread. */
-#define SERIAL_TOKENS 8
+/* Under this many elements the small operations are done by the calling thread. */
+#define SERIAL_ELEMENTS (1u << 16)
 
 static uint64_t take(struct model_plan *plan, uint64_t rows, uint64_t columns)
 {
@@ -46,12 +46,13 @@ struct task {
         uint32_t layer;
 };
 
+/* `elements`: that one call works on, roughly. */
 static void for_each_token(const struct task *task, void (*run)(void *task, size_t token),
-                           uint32_t count)
+                           uint32_t count, uint64_t elements)
 {
         struct kernel_pool *pool = task->model->pool;
 
-        if (pool && count >= SERIAL_TOKENS) {
+        if (pool && count * elements >= SERIAL_ELEMENTS) {
                 kernel_pool_run(pool, run, (void *)task, count);
         } else {
                 for (uint32_t i = 0; i < count; i++)
@@ -163,21 +164,22 @@ static void choose_token(void *context, size_t output)
 static void prepare_attention(const struct task *task)
 {
         const struct model_plan *plan = task->batch->plan;
+        const struct model_shape *shape = &task->model->weights->shape;
         const struct layer_weights *layer = &task->model->weights->layers[task->layer];
         const uint32_t tokens = task->batch->tokens;
 
-        for_each_token(task, norm_for_attention, tokens);
+        for_each_token(task, norm_for_attention, tokens, shape->width);
         multiply(task, &layer->query, plan->normed, plan->query, tokens, false);
         multiply(task, &layer->key, plan->normed, plan->key, tokens, false);
         multiply(task, &layer->value, plan->normed, plan->value, tokens, false);
-        for_each_token(task, rotate_token, tokens);
+        for_each_token(task, rotate_token, tokens, (uint64_t)shape->heads * shape->key_dim);
 }
 
 void model_begin(const struct model *model, const struct model_batch *batch)
 {
         const struct task task = {model, batch, 0};
 
-        for_each_token(&task, embed_token, batch->tokens);
+        for_each_token(&task, embed_token, batch->tokens, model->weights->shape.width);
         prepare_attention(&task);
 }
 
@@ -185,16 +187,17 @@ void model_layer(const struct model *model, const struct model_batch *batch, uin
 {
         struct task task = {model, batch, number};
         const struct model_plan *plan = batch->plan;
+        const struct model_shape *shape = &model->weights->shape;
         const struct layer_weights *layer = &model->weights->layers[number];
 
         multiply(&task, &layer->attention_output, plan->attention, plan->residual, batch->tokens,
                  true);
-        for_each_token(&task, norm_for_feed, batch->tokens);
+        for_each_token(&task, norm_for_feed, batch->tokens, shape->width);
         multiply(&task, &layer->gate, plan->normed, plan->gate, batch->tokens, false);
         multiply(&task, &layer->up, plan->normed, plan->up, batch->tokens, false);
-        for_each_token(&task, activate_token, batch->tokens);
+        for_each_token(&task, activate_token, batch->tokens, shape->hidden);
         multiply(&task, &layer->down, plan->gate, plan->residual, batch->tokens, true);
-        if (number + 1 < model->weights->shape.layers) {
+        if (number + 1 < shape->layers) {
                 task.layer = number + 1;
                 prepare_attention(&task);
         }
@@ -203,9 +206,10 @@ void model_layer(const struct model *model, const struct model_batch *batch, uin
 void model_finish(const struct model *model, const struct model_batch *batch)
 {
         const struct task task = {model, batch, 0};
+        const struct model_shape *shape = &model->weights->shape;
 
-        for_each_token(&task, norm_for_output, batch->outputs);
+        for_each_token(&task, norm_for_output, batch->outputs, shape->width);
         multiply(&task, &model->weights->output, batch->plan->output_rows, batch->plan->logits,
                  batch->outputs, false);
-        for_each_token(&task, choose_token, batch->outputs);
+        for_each_token(&task, choose_token, batch->outputs, shape->vocabulary);
 }
