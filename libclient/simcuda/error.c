@@ -8,14 +8,13 @@ static _Thread_local char detail[512];
 
 SIM_EXPORT const char *gpumem_sim_error_detail(void);
 
-CUresult sim_fail(CUresult result, const char *format, ...)
+void sim_explain(const char *format, ...)
 {
         va_list arguments;
 
         va_start(arguments, format);
         vsnprintf(detail, sizeof(detail), format, arguments);
         va_end(arguments);
-        return result;
 }
 
 /* What went wrong last in this thread, where a CUresult cannot say it; empty when there is nothing

@@ -73,8 +73,11 @@ CUresult sim_config_read(struct sim_config *config);
 /* --- error --------------------------------------------------------------------------------------
  */
 
-/* Remembers a sentence for gpumem_sim_error_detail() of this thread and returns `result`. */
-__attribute__((format(printf, 2, 3))) CUresult sim_fail(CUresult result, const char *format, ...);
+/* Remembers a sentence for gpumem_sim_error_detail() of this thread. */
+__attribute__((format(printf, 1, 2))) void sim_explain(const char *format, ...);
+/* `return sim_fail(result, "why %d", ...)`: a macro, so that it is plain that it returns `result`.
+ */
+#define sim_fail(result, ...) (sim_explain(__VA_ARGS__), (result))
 
 /* --- handle tables ------------------------------------------------------------------------------
  */
