@@ -131,8 +131,7 @@ static const struct varlink_interface interfaces[] = {
         {0},
 };
 
-static const struct varlink_identity identity = {"gpumemd", "gpumemd", GPUMEM_VERSION,
-                                                 ""};
+static const struct varlink_identity identity = {"gpumemd", "gpumemd", GPUMEM_VERSION, ""};
 
 static void on_refusal(const struct varlink_peer *peer, const char *what, void *userdata)
 {
