@@ -191,7 +191,7 @@ int bench_alloc(const struct bench_options *options, struct json_object *out)
         json_object_object_add(out, "sizes", list);
         for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
                 struct json_object *entry;
-                struct figures figures;
+                struct figures figures = {0};
                 int error = measure(sizes[i], options, &figures);
 
                 if (error < 0) {
