@@ -120,6 +120,9 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_CFLAGS) $(EXTRA_OPT) $(EXTRA) $(PKG_CFLAGS) -MMD -MP -c -o $@ $<
 
+# The interface's text is assembled into the daemon.
+$(BUILD)/obj/daemon/admin_interface.o: include/gpumem/io.gpumemd.varlink
+
 # Objects are remade when the flags change.
 $(BUILD)/flags: FORCE
 	@mkdir -p $(BUILD)
