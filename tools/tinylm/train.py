@@ -700,7 +700,7 @@ def main():
     p.add_argument("--text", help="train on this plain text file instead (paragraphs apart by blank lines)")
     p.add_argument("--minutes", type=float, default=30.0, help="training time; the rate follows the clock")
     p.add_argument("--polish", type=float, default=5.0, metavar="MINUTES", help="last phase, against loops; --minutes 0 runs it alone, on the newest checkpoint")
-    p.add_argument("--polish-lr", type=float, default=3e-4)
+    p.add_argument("--polish-lr", type=float, default=5e-4)
     p.add_argument("--polish-weight", type=float, default=1.0)
     p.add_argument("--polish-ngram", type=int, default=6)
     p.add_argument("--steps", type=int, help="a number of steps instead of minutes: same machine, same result")
