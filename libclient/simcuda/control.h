@@ -82,7 +82,7 @@ extern struct machine machine;
  * attached, a configuration that says otherwise is CUDA_ERROR_SYSTEM_DRIVER_MISMATCH.
  */
 CUresult control_attach(struct sim_config *config);
-/* Gives this process's entry back; it holds nothing any more (or nobody else can tell, at exit). */
+/* Gives this process's entry back when it could not start; it holds nothing. */
 void control_detach(void);
 /* In a forked child: lets go of what would keep the parent's entry alive. */
 void control_after_fork(void);

@@ -85,7 +85,7 @@ SIM_API(cuInit, (unsigned int flags))
         return result;
 }
 
-/* A process that ends in order leaves nothing for others to clean up, as far as that is its own. */
+/* A process that ends in order leaves no memory for others to clean up, as far as it is its own. */
 __attribute__((destructor)) static void at_exit(void)
 {
         struct timespec deadline;
@@ -99,12 +99,14 @@ __attribute__((destructor)) static void at_exit(void)
                 deadline.tv_sec++;
                 deadline.tv_nsec -= 1000000000L;
         }
-        /* Whoever holds the lock this long is stuck; the next process buries us then. */
-        if (pthread_mutex_timedlock(&sim.memory_lock, &deadline) != 0)
-                return;
-        store_goodbye();
-        control_detach();
-        pthread_mutex_unlock(&sim.memory_lock);
+        /*
+         * Whoever holds the lock this long is stuck; the next process buries us then. It is not
+         * given back: threads that are still inside a call must not go on with what is gone. Our
+         * entry in the control file stays for the same reason, until the kernel ends us and its
+         * lock.
+         */
+        if (pthread_mutex_timedlock(&sim.memory_lock, &deadline) == 0)
+                store_goodbye();
 }
 
 SIM_API(cuDriverGetVersion, (int *version))

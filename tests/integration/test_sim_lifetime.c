@@ -306,6 +306,34 @@ static void child_die_in_lock(void)
         raise(SIGKILL);
 }
 
+static void *churn_for_ever(void *argument)
+{
+        CUmemAllocationProp properties = sim_test_properties();
+        CUmemGenericAllocationHandle handle;
+
+        (void)argument;
+        while (cuda->mem_create(&handle, GRANULE, &properties, 0) == CUDA_SUCCESS &&
+               cuda->mem_release(handle) == CUDA_SUCCESS)
+                ;
+        return NULL;
+}
+
+/* Returns from main while a thread is in the middle of driver calls. */
+static void child_exit_while_busy(int socket)
+{
+        CUmemAllocationProp properties = sim_test_properties();
+        CUmemGenericAllocationHandle handle;
+        pthread_t thread;
+
+        REQUIRE(cuda->mem_create(&handle, GRANULE, &properties, 0));
+        map(handle);
+        if (pthread_create(&thread, NULL, churn_for_ever, NULL) != 0)
+                exit(3);
+        pthread_detach(thread);
+        sim_test_sleep_ms(2);
+        say(socket, 'r');
+}
+
 static int child_main(const char *what, int socket, unsigned int number)
 {
         if (strcmp(what, "mismatch") == 0)
@@ -342,6 +370,8 @@ static int child_main(const char *what, int socket, unsigned int number)
                 child_send_and_die(socket);
         else if (strcmp(what, "race") == 0)
                 child_race(socket);
+        else if (strcmp(what, "exit-while-busy") == 0)
+                child_exit_while_busy(socket);
         else if (strcmp(what, "churn") == 0)
                 child_churn(socket, number);
         return 0;
@@ -598,6 +628,19 @@ static void test_configuration(void)
         check_all_free();
 }
 
+static void test_exit_while_busy(void)
+{
+        int round;
+
+        for (round = 0; round < 20; round++) {
+                struct child child = spawn("exit-while-busy", 0);
+
+                CU_ASSERT_EQUAL(hear(child.socket), 'r');
+                CU_ASSERT_EQUAL(await_exit(&child), 0);
+                check_all_free();
+        }
+}
+
 /* Memory held by nobody but a descriptor outlives all processes of the machine, and is found again.
  */
 static void test_machine_without_processes(void)
@@ -656,6 +699,7 @@ int main(int argc, char **argv)
         CU_add_test(suite, "a race for the last frames", test_race_for_the_last_frames);
         CU_add_test(suite, "SIGKILL anywhere", test_kill_anywhere);
         CU_add_test(suite, "a death in the shared lock", test_death_in_the_lock);
+        CU_add_test(suite, "exit while a thread is busy", test_exit_while_busy);
         CU_add_test(suite, "one machine, one configuration", test_configuration);
         CU_add_test(suite, "a machine without processes", test_machine_without_processes);
         return sim_test_finish(directory);
