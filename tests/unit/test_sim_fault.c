@@ -32,6 +32,7 @@ static void own_handler(int number)
 static int child_main(const char *what)
 {
         struct sigaction action = {.sa_handler = own_handler};
+        volatile uintptr_t elsewhere = 64; /* volatile: the compiler knows that nothing is there */
         CUdeviceptr va;
 
         if (strcmp(what, "chain") == 0)
@@ -43,7 +44,7 @@ static int child_main(const char *what)
         else if (strcmp(what, "write") == 0)
                 *(volatile unsigned char *)(uintptr_t)va = 1;
         else if (strcmp(what, "chain") == 0 || strcmp(what, "elsewhere") == 0)
-                *(volatile unsigned char *)(uintptr_t)64 = 1;
+                *(volatile unsigned char *)elsewhere = 1;
         return SURVIVED;
 }
 
