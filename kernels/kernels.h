@@ -11,19 +11,20 @@
  * depends on its query, its position, and the keys and values it may see, and on nothing else: not
  * on the batch, the number of threads, the page size, the chunking, or whether decode or prefill
  * computed it. This holds because every implementation does the following in this order:
- *   1. the keys are cut into partials of GPUMEM_PARTIAL_TOKENS tokens at absolute positions
- * (multiples of it), the last one ending at the row's own position;
- *   2. inside a partial, scores s_j = scale * dot(q, k_j) are formed (the order of a dot product's
- * additions depends on the head dimension only), the maximum m is taken, weights are p_j = exp(s_j
- * - m), their sum l is formed in 16 lanes (token j in lane j mod 16) that are folded at the end,
- * and the vector acc = sum p_j v_j in token order;
- *   3. partials (m, l, acc) are merged one after the other in index order; out = acc / l at the
- * end. An empty row (no visible key) gives out = 0 and lse = -inf.
+ *   1. The keys are cut into partials of GPUMEM_PARTIAL_TOKENS tokens at absolute positions
+ *      (multiples of it), the last one ending at the row's own position.
+ *   2. Inside a partial, scores s_j = scale * dot(q, k_j) are formed (the order of a dot product's
+ *      additions depends on the head dimension only); the maximum m is taken; the weights are
+ *      p_j = exp(s_j - m); their sum l is formed in 16 lanes (token j in lane j mod 16) that are
+ *      folded at the end; the vector acc = sum of p_j v_j is formed in token order.
+ *   3. Partials (m, l, acc) are merged one after the other in index order; out = acc / l at the
+ *      end. An empty row (no visible key) gives out = 0 and lse = -inf.
  *
  * NaN and infinity. A NaN in a key that a row may see makes its out and lse NaN, a NaN in a value
- * that element of its out; a score of +inf gives NaN, one of -inf is the weight 0. Keys and values
- * that a row may not see (tails, other pages) never touch it: they are not multiplied by zero, they
- * are not read. Infinite and NaN inputs of a KV write: kernels/cpu/f16.h.
+ * that element of its out. A score of +inf gives NaN; one of -inf is the weight 0. Keys and values
+ * that a row may not see never touch it: they are not multiplied by zero. Nothing outside the
+ * sequences' tokens (tails of pages, other pages) is read at all. Infinite and NaN inputs of a KV
+ * write: kernels/cpu/f16.h.
  */
 #ifndef GPUMEM_KERNELS_H
 #define GPUMEM_KERNELS_H

@@ -140,12 +140,12 @@ static void row_finish(const struct attention_job *job, const struct cut_item *i
         char *out = (char *)args->out +
                     row_offset(job, item, head, row, args->out_token_stride, args->out_head_stride);
 
-        /* No weight at all: acc is 0, or NaN where a value was. */
+        /* No weight at all: acc is 0, or NaN where a value was, and lse comes to -inf. */
         job->ops->store(out, total->acc + total_row * padded, sum == 0.0f ? 1.0f : sum,
                         args->out_type, args->kv.value_dim);
         if (args->lse)
                 args->lse[row_offset(job, item, head, row, args->q_heads, 1)] =
-                        sum == 0.0f ? -INFINITY : total->maximum[total_row] + logf(sum);
+                        total->maximum[total_row] + logf(sum);
 }
 
 /* How many tokens of a partial each row of a head sees; the rows' positions do not fall, so neither

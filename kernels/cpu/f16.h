@@ -5,8 +5,10 @@
  * To f16: round to nearest, ties to even; denormals are kept; from 65520 upwards infinity. Every
  * NaN becomes 0x7fff: that is what PTX's cvt.rn.f16.f32 makes of one, and x86 (which keeps sign and
  * payload) is bent to it, so that CPU and GPU write the same bytes. To f32: exact; a NaN stays one.
- * Both are free of branches so that compilers vectorise loops over them. They need the default
- * floating point environment (no flushing of denormals), see kernel_lanes_run().
+ * Both compute every case and select by masks, so that compilers vectorise loops over them (they
+ * may not turn a condition into a selection where one side could raise a floating point exception).
+ * They need the default floating point environment (no flushing of denormals), see
+ * kernel_lanes_run().
  */
 #ifndef GPUMEM_KERNELS_CPU_F16_H
 #define GPUMEM_KERNELS_CPU_F16_H
@@ -32,16 +34,24 @@ static inline float kernel_f32_of_bits(uint32_t bits)
         return value;
 }
 
+/* a if the condition holds, else b. */
+static inline uint32_t kernel_select(int condition, uint32_t a, uint32_t b)
+{
+        uint32_t mask = 0u - (uint32_t)condition;
+
+        return (a & mask) | (b & ~mask);
+}
+
 static inline float kernel_f16_to_f32(uint16_t half)
 {
         uint32_t sign = (uint32_t)(half & 0x8000) << 16;
         uint32_t magnitude = half & 0x7fff;
         /* Moves the exponent's bias from 15 to 127; infinities and NaN are moved to the top. */
-        uint32_t normal =
-                (magnitude << 13) + 0x38000000u + (magnitude >= 0x7c00 ? 0x38000000u : 0u);
+        uint32_t normal = (magnitude << 13) + 0x38000000u +
+                          kernel_select(magnitude >= 0x7c00, 0x38000000u, 0);
         uint32_t denormal = kernel_bits_of_f32((float)(int32_t)magnitude * 0x1p-24f);
 
-        return kernel_f32_of_bits(sign | (magnitude < 0x400 ? denormal : normal));
+        return kernel_f32_of_bits(sign | kernel_select(magnitude < 0x400, denormal, normal));
 }
 
 static inline uint16_t kernel_f32_to_f16(float value)
@@ -55,13 +65,10 @@ static inline uint16_t kernel_f32_to_f16(float value)
         /* The last place of 0.5 is the last place of an f16 denormal, so this addition rounds to
          * it. */
         uint32_t denormal = kernel_bits_of_f32(kernel_f32_of_bits(magnitude) + 0.5f) - 0x3f000000u;
-        uint32_t half;
+        uint32_t half = kernel_select(magnitude < 0x38800000u, denormal, normal);
 
-        half = magnitude < 0x38800000u ? denormal : normal;
-        half = magnitude >= 0x47800000u ? 0x7c00 : half;
-        half |= sign;
-        half = magnitude > 0x7f800000u ? KERNEL_F16_NAN : half;
-        return (uint16_t)half;
+        half = kernel_select(magnitude >= 0x47800000u, 0x7c00, half) | sign;
+        return (uint16_t)kernel_select(magnitude > 0x7f800000u, KERNEL_F16_NAN, half);
 }
 
 #endif

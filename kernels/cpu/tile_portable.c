@@ -146,10 +146,16 @@ static void portable_scores(const uint16_t *key, uint32_t tokens, uint32_t dim, 
 static void portable_softmax(float *score, uint32_t tokens, float *maximum, float *sum)
 {
         quad lanes[QUADS] = {0};
-        float m = -FLT_MAX;
+        float most[4] = {-FLT_MAX, -FLT_MAX, -FLT_MAX, -FLT_MAX};
+        float m;
 
+        /* A NaN is larger than nothing. Four at a time, so that one comparison need not wait for
+         * the last. */
         for (uint32_t t = 0; t < tokens; t++)
-                m = score[t] > m ? score[t] : m;
+                most[t % 4] = score[t] > most[t % 4] ? score[t] : most[t % 4];
+        for (int i = 1; i < 4; i++)
+                most[0] = most[i] > most[0] ? most[i] : most[0];
+        m = most[0];
         for (uint32_t t = 0; t < tokens; t++)
                 score[t] = kernel_exp(score[t] - m);
         /* Adding the zero of a token that is not there changes nothing. */

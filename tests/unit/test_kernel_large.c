@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * C40: page id x stride beyond 32 bits. A pool of a terabyte of address space, of which a few pages
- * are ever touched: a product formed in 32 bits lands in memory that holds zeros, or nothing.
+ * C40: page id x stride beyond 32 bits. A pool of 16 TiB of address space, of which a few pages are
+ * ever touched: a product of unit, slot or layer with its stride, or a slot number, formed in 32
+ * bits lands in memory that holds zeros.
  */
 #include <stdlib.h>
 #include <sys/mman.h>
 
 #include "tests/support/kernel_test.h"
 
-#define POOL_BYTES (1ull << 40)
+#define POOL_BYTES (16ull << 40)
 #define DIM        64
 #define PAGE       16
-#define HEADS      2
+#define HEADS      4
+#define LAYERS     2
+#define LAYER      1
 
 struct large {
         struct kernel_kv kv;
@@ -19,7 +22,7 @@ struct large {
         uint32_t pages[4];
 };
 
-/* A size that sanitizers, container limits or address space may refuse; false then. */
+/* A size that a sanitizer or a limit on address space may refuse; false then. */
 static bool large_init(struct large *large)
 {
         large->memory = mmap(NULL, POOL_BYTES, PROT_READ | PROT_WRITE,
@@ -28,7 +31,7 @@ static bool large_init(struct large *large)
                 return false;
         large->kv = (struct kernel_kv){
                 .base = large->memory,
-                .slot_bits = 12,
+                .slot_bits = 20,
                 .page_tokens = PAGE,
                 .kv_heads = HEADS,
                 .key_dim = DIM,
@@ -37,13 +40,13 @@ static bool large_init(struct large *large)
         };
         large->kv.head_stride = 2 * large->kv.value_offset;
         large->kv.page_stride = HEADS * large->kv.head_stride;
-        large->kv.layer_stride = large->kv.page_stride << 12; /* 32 MiB */
-        large->kv.unit_stride = large->kv.layer_stride * 80;  /* 2.5 GiB */
-        /* Class bits must not count; units up to 399, nearly the whole terabyte. */
-        large->pages[0] = 0x20000000u | 399 << 12 | 4095;
-        large->pages[1] = 0xe0000000u | 1 << 12 | 4000;
-        large->pages[2] = 2 << 12 | 1;
-        large->pages[3] = 200 << 12 | 2048;
+        large->kv.layer_stride = large->kv.page_stride << 20;    /* 16 GiB */
+        large->kv.unit_stride = large->kv.layer_stride * LAYERS; /* 32 GiB */
+        /* Class bits must not count. The highest unit and slot, the lowest, and some between. */
+        large->pages[0] = 0x3fffffff;
+        large->pages[1] = 0xe0000000u | 1 << 20 | 0x80000;
+        large->pages[2] = 0;
+        large->pages[3] = 256 << 20 | 0x40001;
         return true;
 }
 
@@ -51,16 +54,15 @@ static unsigned char *expected_tile(const struct large *large, uint32_t page, ui
                                     uint32_t head)
 {
         unsigned __int128 at =
-                (unsigned __int128)((page & 0x1fffffff) >> 12) *
+                (unsigned __int128)((page & 0x1fffffff) >> 20) *
                         (unsigned __int128)large->kv.unit_stride +
                 (unsigned __int128)layer * (unsigned __int128)large->kv.layer_stride +
-                (unsigned __int128)(page & 4095) * (unsigned __int128)large->kv.page_stride +
+                (unsigned __int128)(page & 0xfffff) * (unsigned __int128)large->kv.page_stride +
                 (unsigned __int128)head * (unsigned __int128)large->kv.head_stride;
 
         return large->memory + (size_t)at;
 }
 
-#define LAYER  79
 #define TOKENS 60
 
 static void test_c40(void)
@@ -74,7 +76,7 @@ static void test_c40(void)
         struct oracle_case plain;
 
         if (!large_init(&large)) {
-                fprintf(stderr, "skipped: no terabyte of address space here\n");
+                fprintf(stderr, "skipped: no 16 TiB of address space here\n");
                 CU_PASS("skipped");
                 return;
         }

@@ -212,6 +212,9 @@ static void test_chunks(void)
                                 struct oracle_options part = o;
                                 struct oracle_case c;
 
+                                /* Single tokens: the first few, and around the end of a partial. */
+                                if (chunks[i] == 1 && done > 3 && (done < 120 || done > 136))
+                                        continue;
                                 part.kv_len = &end;
                                 part.q_len = n == 1 ? NULL : &n;
                                 oracle_case_init(&c, &part);

@@ -222,7 +222,7 @@ static void test_large_logits(void)
                                          .poison = ORACLE_POISON_NAN};
         struct oracle_case c;
 
-        for (int only = 0; only < 4; only++) {
+        for (int only = 0; only < 5; only++) {
                 oracle_case_init(&c, &options);
                 c.args.scale = 1;
                 for (uint32_t b = 0; b < options.sequences; b++) {
@@ -232,11 +232,11 @@ static void test_large_logits(void)
                         for (uint32_t t = 0; t < kv_len[b]; t++) {
                                 /* All kinds; all lowest; all highest; lowest in the first partial
                                  * only. */
-                                float logit = only == 0   ? logits[t % 8]
-                                              : only == 1 ? -60000
-                                              : only == 2 ? 60000
-                                              : t < 128   ? -60000
-                                                          : 60000;
+                                float logit = only == 0                  ? logits[t % 8]
+                                              : only == 1                ? -60000
+                                              : only == 2                ? 60000
+                                              : (t < 128) == (only == 3) ? -60000
+                                                                         : 60000;
                                 uint16_t *k = oracle_vector(&c, b, t, 0, false);
 
                                 for (uint32_t d = 0; d < 64; d++)
