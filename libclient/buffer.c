@@ -12,6 +12,8 @@
  */
 static int fetch_frames(struct gpumem_buffer *buffer, uint64_t frames, uint64_t deadline_ns)
 {
+        bool asked = false;
+
         for (;;) {
                 uint64_t left = frames;
                 int r = 0;
@@ -22,7 +24,8 @@ static int fetch_frames(struct gpumem_buffer *buffer, uint64_t frames, uint64_t 
 
                         /* Only the first grant may wait. */
                         r = granted_request(buffer->session, buffer->object, 1, chunk,
-                                            left == frames ? deadline_ns : 0, &buffer->frames);
+                                            left == frames && asked ? deadline_ns : 0,
+                                            &buffer->frames);
                         if (r == 0)
                                 left -= chunk;
                 }
@@ -34,8 +37,20 @@ static int fetch_frames(struct gpumem_buffer *buffer, uint64_t frames, uint64_t 
                         granted_return(buffer->session, buffer->object, &buffer->frames);
                         client_message_restore(r, &why);
                 }
-                if (r != GPUMEM_E_AGAIN || wire_now_ns() >= deadline_ns ||
-                    atomic_load(&buffer->session->pins) > 0)
+                if (r != GPUMEM_E_AGAIN)
+                        return r;
+                if (!asked) {
+                        /* What this session has lying idle comes first. */
+                        struct client_message why = client_message_keep();
+
+                        asked = true;
+                        if (grower_reclaim(buffer->session, NULL,
+                                           frames * buffer->session->hello.frame_bytes) > 0 ||
+                            deadline_ns > 0)
+                                continue;
+                        return client_message_restore(r, &why);
+                }
+                if (wire_now_ns() >= deadline_ns || session_poll(buffer->session) > 0)
                         return r;
                 /* There was memory, but not enough: let others move before trying anew. */
                 nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
@@ -106,17 +121,11 @@ static int create(struct gpumem_buffer *buffer, uint64_t bytes, const char *name
                                frames * frame_bytes, frame_bytes);
         if (r < 0)
                 return r;
-        if (!session_is_gated(session))
-                return map_frames(buffer);
-        pthread_mutex_lock(&session->gate);
-        if (atomic_load(&session->pins) > 0)
-                r = client_error(GPUMEM_E_AGAIN,
-                                 "this device's mappings cannot change beside kernels, and the "
-                                 "session holds %u pins",
-                                 atomic_load(&session->pins));
-        else
-                r = map_frames(buffer);
-        pthread_mutex_unlock(&session->gate);
+        r = session_gate_close(session, 0);
+        if (r < 0)
+                return r;
+        r = map_frames(buffer);
+        session_gate_open(session);
         return r;
 }
 

@@ -259,7 +259,7 @@ int granted_request(struct gpumem *session, uint64_t object, uint32_t sets, uint
 
                 if (now >= deadline_ns)
                         return r;
-                if (atomic_load(&session->pins) > 0)
+                if (session_poll(session) > 0)
                         return client_error_prefix(
                                 GPUMEM_E_AGAIN,
                                 "not waiting for memory while this session holds %u pins",

@@ -52,32 +52,6 @@ static void read_wake(struct grower *grower)
                 return; /* EAGAIN: it was read before */
 }
 
-/* The next pool after `kv` (NULL: the first) that may be worked on; it stays until
- * leave_pool(). */
-static struct gpumem_kv *enter_pool(struct gpumem *session, struct gpumem_kv *kv)
-{
-        struct gpumem_kv *next;
-
-        pthread_mutex_lock(&session->lock);
-        next = kv ? TAILQ_NEXT(kv, link) : TAILQ_FIRST(&session->pools);
-        while (next && next->closing)
-                next = TAILQ_NEXT(next, link);
-        if (next)
-                next->users++;
-        if (kv && --kv->users == 0)
-                pthread_cond_broadcast(&session->released);
-        pthread_mutex_unlock(&session->lock);
-        return next;
-}
-
-static void leave_pool(struct gpumem_kv *kv)
-{
-        pthread_mutex_lock(&kv->session->lock);
-        if (--kv->users == 0)
-                pthread_cond_broadcast(&kv->session->released);
-        pthread_mutex_unlock(&kv->session->lock);
-}
-
 static uint64_t sooner(uint64_t a, uint64_t b)
 {
         return a < b ? a : b;
@@ -157,14 +131,16 @@ static uint64_t trim_idle(struct gpumem_kv *kv, uint64_t now)
         return next;
 }
 
-/* The daemon wants `bytes` back (0: whatever is idle). */
-static void reclaim(struct gpumem *session, uint64_t bytes)
+uint64_t grower_reclaim(struct gpumem *session, const struct gpumem_kv *except, uint64_t bytes)
 {
         uint64_t got = 0;
 
-        for (struct gpumem_kv *kv = enter_pool(session, NULL); kv; kv = enter_pool(session, kv)) {
+        for (struct gpumem_kv *kv = session_next_pool(session, NULL); kv;
+             kv = session_next_pool(session, kv)) {
                 uint64_t units = UINT64_MAX, given = 0;
 
+                if (kv == except)
+                        continue;
                 if (bytes > 0 && got >= bytes)
                         units = 0;
                 else if (bytes > 0)
@@ -177,6 +153,7 @@ static void reclaim(struct gpumem *session, uint64_t bytes)
                         kv_give_back(kv, units, &given);
                 got += given;
         }
+        return got;
 }
 
 static void serve_events(struct gpumem *session)
@@ -188,7 +165,7 @@ static void serve_events(struct gpumem *session)
         if (events.device_state != 0)
                 atomic_store(&session->device_state, events.device_state);
         if (events.reclaim)
-                reclaim(session, events.reclaim_bytes);
+                grower_reclaim(session, NULL, events.reclaim_bytes);
 }
 
 /* Everything there is to do now. Returns when there may be more. */
@@ -197,11 +174,12 @@ static uint64_t work(struct gpumem *session)
         uint64_t next = UINT64_MAX;
 
         serve_events(session);
-        for (struct gpumem_kv *kv = enter_pool(session, NULL); kv; kv = enter_pool(session, kv)) {
+        for (struct gpumem_kv *kv = session_next_pool(session, NULL); kv;
+             kv = session_next_pool(session, kv)) {
                 uint64_t now = wire_now_ns();
 
                 if (atomic_load(&session->grower.stop)) {
-                        leave_pool(kv);
+                        session_leave_pool(kv);
                         break;
                 }
                 next = sooner(next, trim_idle(kv, now));
@@ -296,7 +274,8 @@ int grower_safe_point(struct gpumem *session)
 
         if (scope.result != CUDA_SUCCESS)
                 return client_error_driver(session->driver, scope.result, "cuCtxPushCurrent");
-        for (struct gpumem_kv *kv = enter_pool(session, NULL); kv; kv = enter_pool(session, kv)) {
+        for (struct gpumem_kv *kv = session_next_pool(session, NULL); kv;
+             kv = session_next_pool(session, kv)) {
                 int r;
 
                 pthread_mutex_lock(&kv->lock);

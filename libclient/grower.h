@@ -43,4 +43,9 @@ void grower_wake(struct grower *grower);
 /* gpumem_safe_point(): maps what is ready, then serves a reclaim that was asked for. */
 int grower_safe_point(struct gpumem *session);
 
+/* Gives back up to `bytes` (0: all) of what is idle in the session's pools, `except` left alone,
+ * and fetches no reserves for a while. Returns what went. Call without locks. */
+struct gpumem_kv;
+uint64_t grower_reclaim(struct gpumem *session, const struct gpumem_kv *except, uint64_t bytes);
+
 #endif

@@ -131,8 +131,9 @@ GPUMEM_API int gpumem_kv_create(struct gpumem *session, const struct gpumem_kv_o
         return 0;
 }
 
-/* Keeps the grower away, and waits until it is out. */
-static void shut_out_grower(struct gpumem_kv *kv)
+/* Keeps walks over the session's pools away, and waits until the last one has left: from then on
+ * the pool is the caller's alone. */
+static void shut_out_walks(struct gpumem_kv *kv)
 {
         pthread_mutex_lock(&kv->session->lock);
         kv->closing = true;
@@ -141,7 +142,7 @@ static void shut_out_grower(struct gpumem_kv *kv)
         pthread_mutex_unlock(&kv->session->lock);
 }
 
-static void let_in_grower(struct gpumem_kv *kv)
+static void let_in_walks(struct gpumem_kv *kv)
 {
         pthread_mutex_lock(&kv->session->lock);
         kv->closing = false;
@@ -188,7 +189,6 @@ int kv_destroy(struct gpumem_kv *kv, bool force)
 {
         CONTEXT_SCOPE(scope, kv->session->driver, kv->session->context);
         struct gpumem *session = kv->session;
-        uint64_t bytes;
         uint32_t begun;
         int r;
 
@@ -197,20 +197,21 @@ int kv_destroy(struct gpumem_kv *kv, bool force)
         pthread_mutex_unlock(&kv->lock);
         if (begun > 0 && !force)
                 return client_error(GPUMEM_E_BUSY, "%u batches have begun and not ended", begun);
-        shut_out_grower(kv);
+        shut_out_walks(kv);
         if (begun > 0)
                 abandon_batches(kv);
         r = wait_for_streams(kv);
         if (r < 0) {
-                let_in_grower(kv);
+                let_in_walks(kv);
                 return r;
         }
-        pthread_mutex_lock(&kv->lock);
-        for (uint32_t i = 0; i < kv->sequences.unused; i++)
-                if (kv->sequences.sequences[i].generation != 0)
-                        sequence_free(&kv->sequences, &kv->sequences.sequences[i], 0);
-        pthread_mutex_unlock(&kv->lock);
-        kv_release_units(kv, &bytes);
+        r = session_gate_close(session, session_deadline_ns(session));
+        if (r < 0) {
+                let_in_walks(kv);
+                return client_error_prefix(GPUMEM_E_TIMEOUT, "freeing a pool");
+        }
+        kv_release_units(kv);
+        session_gate_open(session);
         pthread_mutex_lock(&session->lock);
         TAILQ_REMOVE(&session->pools, kv, link);
         pthread_mutex_unlock(&session->lock);

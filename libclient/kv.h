@@ -36,8 +36,8 @@ struct kv_unit {
 
 struct gpumem_kv {
         TAILQ_ENTRY(gpumem_kv) link; /* gpumem.pools; gpumem.lock */
-        uint32_t users;              /* gpumem.lock: the grower works on it */
-        bool closing;                /* gpumem.lock: the grower leaves it alone */
+        uint32_t users;              /* gpumem.lock: walks that stand on it */
+        bool closing;                /* gpumem.lock: no walk comes here any more */
 
         struct gpumem *session;
         uint64_t object; /* the daemon's */
@@ -110,9 +110,9 @@ uint32_t kv_room(const struct gpumem_kv *kv);
  * mappings may not change now. *bytes: what went back. */
 int kv_give_back(struct gpumem_kv *kv, uint64_t units, uint64_t *bytes);
 
-/* The end of the pool: everything is unmapped and its handles released, without telling the daemon
- * unit by unit (the object's destruction does). No page may be in use. */
-void kv_release_units(struct gpumem_kv *kv, uint64_t *bytes);
+/* The end of the pool, which is the caller's alone by now: everything is unmapped and its handles
+ * released, without telling the daemon unit by unit (the object's destruction does). */
+void kv_release_units(struct gpumem_kv *kv);
 
 /* Learns which pins are over, and frees what waited for them; lock held, context current. */
 void kv_poll(struct gpumem_kv *kv);

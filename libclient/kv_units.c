@@ -219,7 +219,17 @@ int kv_provide(struct gpumem_kv *kv, uint64_t pages, uint64_t deadline_ns, bool 
                 units = (uint32_t)missing;
         kv->grow_waits++;
         pthread_mutex_unlock(&kv->lock);
-        r = kv_fetch(kv, units, deadline_ns, &got);
+        r = kv_fetch(kv, units, 0, &got);
+        if (r == GPUMEM_E_AGAIN) {
+                struct client_message why = client_message_keep();
+
+                /* What this session has lying idle elsewhere comes first. */
+                if (grower_reclaim(kv->session, kv, units * kv->geometry.unit_bytes) > 0 ||
+                    deadline_ns > 0)
+                        r = kv_fetch(kv, units, deadline_ns, &got);
+                else
+                        client_message_restore(r, &why);
+        }
         pthread_mutex_lock(&kv->lock);
         if (r == GPUMEM_E_AGAIN)
                 return client_error_prefix(r,
@@ -360,13 +370,11 @@ int kv_give_back(struct gpumem_kv *kv, uint64_t units, uint64_t *bytes)
         return result;
 }
 
-void kv_release_units(struct gpumem_kv *kv, uint64_t *bytes)
+void kv_release_units(struct gpumem_kv *kv)
 {
         struct granted_list list = STAILQ_HEAD_INITIALIZER(list);
         struct granted *set;
 
-        *bytes = 0;
-        pthread_mutex_lock(&kv->lock);
         STAILQ_CONCAT(&list, &kv->ready);
         kv->units_ready = 0;
         for (uint32_t unit = 0; unit < kv->geometry.layout.units_max; unit++) {
@@ -384,12 +392,10 @@ void kv_release_units(struct gpumem_kv *kv, uint64_t *bytes)
                 STAILQ_INSERT_TAIL(&list, set, link);
         }
         kv->units_mapped = 0;
-        pthread_mutex_unlock(&kv->lock);
         if (granted_release(kv->session, &list) < 0)
                 kv->units_stuck++;
         while ((set = STAILQ_FIRST(&list))) {
                 STAILQ_REMOVE_HEAD(&list, link);
-                *bytes += set->count * kv->geometry.layout.frame_bytes;
                 free(set);
         }
 }

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "libclient/buffer.h"
@@ -87,6 +88,72 @@ int session_kernels(struct gpumem *session, struct kernel_pool **out)
         *out = session->kernels;
         pthread_mutex_unlock(&session->lock);
         return r;
+}
+
+struct gpumem_kv *session_next_pool(struct gpumem *session, struct gpumem_kv *kv)
+{
+        struct gpumem_kv *next;
+
+        pthread_mutex_lock(&session->lock);
+        next = kv ? TAILQ_NEXT(kv, link) : TAILQ_FIRST(&session->pools);
+        while (next && next->closing)
+                next = TAILQ_NEXT(next, link);
+        if (next)
+                next->users++;
+        if (kv && --kv->users == 0)
+                pthread_cond_broadcast(&session->released);
+        pthread_mutex_unlock(&session->lock);
+        return next;
+}
+
+void session_leave_pool(struct gpumem_kv *kv)
+{
+        struct gpumem *session = kv->session;
+
+        pthread_mutex_lock(&session->lock);
+        if (--kv->users == 0)
+                pthread_cond_broadcast(&session->released);
+        pthread_mutex_unlock(&session->lock);
+}
+
+unsigned session_poll(struct gpumem *session)
+{
+        CONTEXT_SCOPE(scope, session->driver, session->context);
+
+        if (scope.result == CUDA_SUCCESS && atomic_load(&session->pins) > 0)
+                for (struct gpumem_kv *kv = session_next_pool(session, NULL); kv;
+                     kv = session_next_pool(session, kv)) {
+                        pthread_mutex_lock(&kv->lock);
+                        kv_poll(kv);
+                        pthread_mutex_unlock(&kv->lock);
+                }
+        return atomic_load(&session->pins);
+}
+
+int session_gate_close(struct gpumem *session, uint64_t deadline_ns)
+{
+        if (!session_is_gated(session))
+                return 0;
+        for (;;) {
+                unsigned pins = session_poll(session);
+
+                pthread_mutex_lock(&session->gate);
+                if (atomic_load(&session->pins) == 0)
+                        return 0;
+                pthread_mutex_unlock(&session->gate);
+                if (wire_now_ns() >= deadline_ns)
+                        return client_error(GPUMEM_E_AGAIN,
+                                            "this device's mappings cannot change beside kernels, "
+                                            "and the session holds %u pins: wait for their streams",
+                                            pins);
+                nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+        }
+}
+
+void session_gate_open(struct gpumem *session)
+{
+        if (session_is_gated(session))
+                pthread_mutex_unlock(&session->gate);
 }
 
 /* --- connect -------------------------------------------------------------------------------- */

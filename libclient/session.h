@@ -51,7 +51,7 @@ struct gpumem {
         pthread_mutex_t gate;
 
         pthread_mutex_t lock;    /* covers what follows */
-        pthread_cond_t released; /* a pool is no longer used by the grower */
+        pthread_cond_t released; /* nobody walks on a pool any more */
         TAILQ_HEAD(, gpumem_kv) pools;
         TAILQ_HEAD(, gpumem_buffer) buffers;
         struct kernel_pool *kernels; /* made when first needed */
@@ -68,6 +68,20 @@ static inline bool session_is_gated(const struct gpumem *session)
 {
         return session->hello.device_flags & GPUMEM_DEVICE_NO_EDIT_BESIDE_KERNELS;
 }
+
+/* The pool after `kv` (NULL: the first) that is not closing; `kv` is let go and the next held, so
+ * that it stays until then. session_leave_pool() instead ends a walk early. */
+struct gpumem_kv *session_next_pool(struct gpumem *session, struct gpumem_kv *kv);
+void session_leave_pool(struct gpumem_kv *kv);
+
+/* Learns of every pool which pins are over; the pins that are left. Call without locks. */
+unsigned session_poll(struct gpumem *session);
+
+/* Where mappings may not change beside kernels: keeps pins from beginning, once none is held.
+ * Waits for that until the deadline (0: not at all). GPUMEM_E_AGAIN: pins are held, and the gate
+ * is open. Call without locks; to be opened by session_gate_open(). Elsewhere both do nothing. */
+int session_gate_close(struct gpumem *session, uint64_t deadline_ns);
+void session_gate_open(struct gpumem *session);
 
 /* A deadline for waits within the process: timeout_ms from now. */
 static inline uint64_t session_deadline_ns(const struct gpumem *session)
