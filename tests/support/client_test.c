@@ -149,34 +149,38 @@ struct gpumem_kv_options client_test_kv_options(void)
         };
 }
 
-void client_test_driver_open(struct client_test_driver *out)
+int client_test_driver_open(struct client_test_driver *out)
 {
         char library[4096], why[512] = "";
         struct driver *driver = NULL;
 
-        CU_ASSERT_EQUAL_FATAL(daemon_process_product("libcuda-sim.so", library, sizeof(library)),
-                              0);
-        if (driver_open(&driver, DRIVER_SIMULATED, library, why, sizeof(why)) < 0)
+        if (daemon_process_product("libcuda-sim.so", library, sizeof(library)) < 0)
+                return -1;
+        if (driver_open(&driver, DRIVER_SIMULATED, library, why, sizeof(why)) < 0) {
                 fprintf(stderr, "%s\n", why);
-        CU_ASSERT_PTR_NOT_NULL_FATAL(driver);
+                return -1;
+        }
         out->driver = driver;
-        CU_ASSERT_EQUAL_FATAL(driver->init(0), CUDA_SUCCESS);
-        CU_ASSERT_EQUAL_FATAL(driver->device_get(&out->device, 0), CUDA_SUCCESS);
-        CU_ASSERT_EQUAL_FATAL(driver->device_primary_ctx_retain(&out->context, out->device),
-                              CUDA_SUCCESS);
-        CU_ASSERT_EQUAL_FATAL(driver->ctx_push_current(out->context), CUDA_SUCCESS);
-        CU_ASSERT_EQUAL_FATAL(driver->stream_create(&out->stream, CU_STREAM_NON_BLOCKING),
-                              CUDA_SUCCESS);
+        if (driver->init(0) || driver->device_get(&out->device, 0) ||
+            driver->device_primary_ctx_retain(&out->context, out->device) ||
+            driver->ctx_push_current(out->context) ||
+            driver->stream_create(&out->stream, CU_STREAM_NON_BLOCKING)) {
+                fprintf(stderr, "%s\n", driver->error_detail ? driver->error_detail() : "driver");
+                return -1;
+        }
+        return 0;
 }
 
-void client_test_driver_close(struct client_test_driver *driver)
+int client_test_driver_close(struct client_test_driver *driver)
 {
         CUcontext context;
 
-        CU_ASSERT_EQUAL(driver->driver->stream_destroy(driver->stream), CUDA_SUCCESS);
-        CU_ASSERT_EQUAL(driver->driver->ctx_pop_current(&context), CUDA_SUCCESS);
-        CU_ASSERT_EQUAL(driver->driver->device_primary_ctx_release(driver->device), CUDA_SUCCESS);
-        driver_free(driver->driver);
+        if (driver->driver->stream_destroy(driver->stream) ||
+            driver->driver->ctx_pop_current(&context) ||
+            driver->driver->device_primary_ctx_release(driver->device))
+                return -1;
+        driver->driver = driver_free(driver->driver);
+        return 0;
 }
 
 void client_test_synchronize(struct client_test_driver *driver)

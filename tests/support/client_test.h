@@ -55,8 +55,9 @@ struct client_test_driver {
         CUcontext context;
         CUstream stream;
 };
-void client_test_driver_open(struct client_test_driver *out);
-void client_test_driver_close(struct client_test_driver *driver);
+/* For a suite's beginning and end, where nothing can be asserted: 0 or -1. */
+int client_test_driver_open(struct client_test_driver *out);
+int client_test_driver_close(struct client_test_driver *driver);
 void client_test_synchronize(struct client_test_driver *driver);
 
 /* Keeps a stream busy until released. */
