@@ -15,18 +15,14 @@
 #define SLOTS      6
 #define SIDE_BYTES 256
 
+#ifdef __FLT16_MANT_DIG__
+
 double oracle_f16_to_f64(uint16_t half)
 {
         _Float16 value;
 
         memcpy(&value, &half, sizeof(value));
         return (double)value;
-}
-
-static void widen(double *to, const uint16_t *from, uint32_t count)
-{
-        for (uint32_t i = 0; i < count; i++)
-                to[i] = oracle_f16_to_f64(from[i]);
 }
 
 uint16_t oracle_f32_to_f16(float value)
@@ -36,6 +32,48 @@ uint16_t oracle_f32_to_f16(float value)
 
         memcpy(&half, &narrow, sizeof(half));
         return half;
+}
+
+#else /* no such type: the definition in float64, exact but for rint() */
+
+double oracle_f16_to_f64(uint16_t half)
+{
+        int exponent = half >> 10 & 31;
+        int fraction = half & 0x3ff;
+        double magnitude = exponent == 0   ? ldexp(fraction, -24)
+                           : exponent < 31 ? ldexp(fraction + 1024, exponent - 25)
+                           : fraction == 0 ? INFINITY
+                                           : NAN;
+
+        return half & 0x8000 ? -magnitude : magnitude;
+}
+
+uint16_t oracle_f32_to_f16(float value)
+{
+        uint16_t sign = signbit(value) ? 0x8000 : 0;
+        double magnitude = fabs((double)value);
+        int exponent;
+
+        if (isnan(value))
+                return sign | 0x7e00;
+        if (magnitude == 0)
+                return sign;
+        if (magnitude >= 65520)
+                return sign | 0x7c00;
+        frexp(magnitude, &exponent);
+        if (exponent < -13)
+                exponent = -13;
+        /* Units of the last place; 2048 of them carry into the next exponent by themselves. */
+        return (uint16_t)(sign + (uint16_t)((exponent + 13) << 10) +
+                          (uint16_t)rint(ldexp(magnitude, 11 - exponent)));
+}
+
+#endif
+
+static void widen(double *to, const uint16_t *from, uint32_t count)
+{
+        for (uint32_t i = 0; i < count; i++)
+                to[i] = oracle_f16_to_f64(from[i]);
 }
 
 uint64_t oracle_random(uint64_t *state)

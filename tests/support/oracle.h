@@ -73,7 +73,7 @@ void oracle_q_set(struct oracle_case *c, uint32_t token, uint32_t head, uint32_t
  */
 unsigned oracle_errors(const struct oracle_case *c);
 
-/* Conversions by the compiler's own type. */
+/* Conversions by the compiler's own type, where it has one. */
 double oracle_f16_to_f64(uint16_t half);
 uint16_t oracle_f32_to_f16(float value);
 

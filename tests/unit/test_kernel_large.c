@@ -155,8 +155,10 @@ static void test_c40(void)
                                 kernel_cpu_attention_prefill_isa((enum kernel_isa)isa, NULL,
                                                                  &attention);
                         }
-                        CU_ASSERT(memcmp(out, plain.out, sizeof(out)) == 0);
-                        CU_ASSERT(memcmp(lse, plain.lse, sizeof(lse)) == 0);
+                        CU_ASSERT(memcmp((const void *)out, (const void *)plain.out, sizeof(out)) ==
+                                  0);
+                        CU_ASSERT(memcmp((const void *)lse, (const void *)plain.lse, sizeof(lse)) ==
+                                  0);
                 }
         }
         oracle_case_deinit(&plain);
