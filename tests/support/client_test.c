@@ -10,6 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "libclient/session.h"
+
 uint64_t client_test_now_ms(void)
 {
         struct timespec now;
@@ -102,6 +104,11 @@ struct gpumem *client_test_connect_with(struct daemon_process *daemon, const cha
 struct gpumem *client_test_connect(struct daemon_process *daemon, const char *name)
 {
         return client_test_connect_with(daemon, name, 0);
+}
+
+void client_test_gate_mappings(struct gpumem *session)
+{
+        session->hello.device_flags |= GPUMEM_DEVICE_NO_EDIT_BESIDE_KERNELS;
 }
 
 uint64_t client_test_session_bytes(struct gpumem *session)

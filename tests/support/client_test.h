@@ -35,6 +35,9 @@ struct gpumem *client_test_connect(struct daemon_process *daemon, const char *na
 struct gpumem *client_test_connect_with(struct daemon_process *daemon, const char *name,
                                         uint32_t timeout_ms);
 
+/* From now on as if the daemon had said that mappings may not change beside kernels. */
+void client_test_gate_mappings(struct gpumem *session);
+
 /* What the daemon has granted to the session. */
 uint64_t client_test_session_bytes(struct gpumem *session);
 /* Until the daemon answers again. */
