@@ -7,8 +7,7 @@
 #include "daemon/session.h"
 #include "libclient/wire/wire.h"
 
-/* --- on the worker threads -----------------------------------------------------------------------
- */
+/* --- on the worker threads --- */
 
 static int creator_start(void *userdata)
 {
@@ -56,8 +55,7 @@ static void scrubber_stop(void *userdata)
         device->memory.driver->stream_destroy(device->scrub_stream);
 }
 
-/* --- on the loop: what was done ------------------------------------------------------------------
- */
+/* --- on the loop: what was done --- */
 
 static void pause_creating(struct device *device, bool exhausted)
 {
@@ -219,8 +217,7 @@ static int on_scrubber_done(sd_event_source *source, int fd, uint32_t revents, v
         return 0;
 }
 
-/* --- on the loop: what to do ---------------------------------------------------------------------
- */
+/* --- on the loop: what to do --- */
 
 static void scrub_dirty(struct device *device, struct tenant_device *tenant)
 {
@@ -391,8 +388,7 @@ bool filler_is_settled(const struct device *device)
                (device->free.count == 0 && device->table.works[FRAME_CREATING] == 0);
 }
 
-/* --- start and stop ------------------------------------------------------------------------------
- */
+/* --- start and stop --- */
 
 static int add_worker(struct device *device, struct worker **worker, sd_event_source **source,
                       const struct worker_work *work, sd_event_io_handler_t on_done)

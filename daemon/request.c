@@ -11,8 +11,7 @@
 #include "daemon/tenant.h"
 #include "libclient/wire/wire.h"
 
-/* --- HELLO ---------------------------------------------------------------------------------------
- */
+/* --- HELLO --- */
 
 static void describe_devices(const struct daemon *daemon, char *text, size_t size)
 {
@@ -123,8 +122,7 @@ static void handle_hello(struct session *session, const struct gpumem_message_he
         hello_accept(session, device, allotment, hello->name);
 }
 
-/* --- objects -------------------------------------------------------------------------------------
- */
+/* --- objects --- */
 
 static void handle_object_create(struct session *session,
                                  const struct gpumem_message_object_create *message)
@@ -180,8 +178,7 @@ static void handle_object_destroy(struct session *session,
         grant_run(device);
 }
 
-/* --- frames --------------------------------------------------------------------------------------
- */
+/* --- frames --- */
 
 static void handle_grant(struct session *session, const struct gpumem_message_grant *message)
 {
@@ -253,8 +250,7 @@ static void handle_meminfo(struct session *session)
         session_reply(session, &reply, GPUMEM_MESSAGE_MEMINFO_REPLY, sizeof(reply), NULL, 0);
 }
 
-/* --- dispatch ------------------------------------------------------------------------------------
- */
+/* --- dispatch --- */
 
 void request_handle(struct session *session, const void *buffer, size_t length, size_t fds_count)
 {

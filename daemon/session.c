@@ -17,8 +17,7 @@
 #include "daemon/tenant.h"
 #include "libclient/wire/wire.h"
 
-/* --- output --------------------------------------------------------------------------------------
- */
+/* --- output --- */
 
 static void output_clear(struct session_output *output)
 {
@@ -191,8 +190,7 @@ void session_protocol_error(struct session *session, int problem, const char *fo
         session_close(session, "protocol");
 }
 
-/* --- input ---------------------------------------------------------------------------------------
- */
+/* --- input --- */
 
 static void receive(struct session *session)
 {
@@ -252,8 +250,7 @@ static int on_hello_late(sd_event_source *source, uint64_t now_us, void *userdat
         return 0;
 }
 
-/* --- life ----------------------------------------------------------------------------------------
- */
+/* --- life --- */
 
 /* The tenant counts this session no more; what the last one leaves behind is not worth scrubbing.
  */

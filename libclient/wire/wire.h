@@ -49,8 +49,7 @@ const char *wire_type_text(uint16_t type);
 /* "GPUMEM_E_AGAIN", ... for either sign of a code; "unknown" for others. */
 const char *wire_error_text(int code);
 
-/* --- descriptor sets ---------------------------------------------------------------------------
- */
+/* --- descriptor sets --- */
 
 /* Descriptors that came with one message; entries that were taken are -1. */
 struct wire_fds {
@@ -70,8 +69,7 @@ void wire_fds_deinit(struct wire_fds *set);
 /* Passes descriptor `index` to the caller; -1 if there is none or it was taken before. */
 int wire_fds_take(struct wire_fds *set, uint32_t index);
 
-/* --- transport ---------------------------------------------------------------------------------
- */
+/* --- transport --- */
 
 void wire_header_init(struct gpumem_message_header *header, uint16_t type, uint32_t length,
                       uint16_t fds, uint32_t serial);
@@ -121,8 +119,7 @@ int wire_wait(int socket, short events, uint64_t deadline_ns);
 int wire_receive_until(int socket, void *buffer, size_t size, struct wire_fds *set, size_t *length,
                        uint64_t deadline_ns);
 
-/* --- checking ----------------------------------------------------------------------------------
- */
+/* --- checking --- */
 
 enum wire_direction {
         WIRE_TO_DAEMON, /* requests */

@@ -11,8 +11,7 @@
 #include "libclient/wire/wire.h"
 #include "tests/support/daemon_unit.h"
 
-/* --- every type, well-formed
- * ---------------------------------------------------------------------- */
+/* --- every type, well-formed --- */
 
 /* What a well-formed message of each type is, said here a second time and independently of the
  * table under test. */
@@ -296,8 +295,7 @@ static void test_names(void)
                 CU_ASSERT_PTR_NOT_NULL(wire_problem_text(i));
 }
 
-/* --- transport
- * ------------------------------------------------------------------------------------ */
+/* --- transport --- */
 
 static int pair[2];
 
