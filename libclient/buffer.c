@@ -13,6 +13,7 @@
 static int fetch_frames(struct gpumem_buffer *buffer, uint64_t frames, uint64_t deadline_ns)
 {
         bool asked = false;
+        uint32_t lost;
 
         for (;;) {
                 uint64_t left = frames;
@@ -34,7 +35,7 @@ static int fetch_frames(struct gpumem_buffer *buffer, uint64_t frames, uint64_t 
                 if (left < frames) {
                         struct client_message why = client_message_keep();
 
-                        granted_return(buffer->session, buffer->object, &buffer->frames);
+                        granted_return(buffer->session, buffer->object, &buffer->frames, &lost);
                         client_message_restore(r, &why);
                 }
                 if (r != GPUMEM_E_AGAIN)
@@ -82,9 +83,9 @@ static int map_frames(struct gpumem_buffer *buffer)
 static void discard(struct gpumem_buffer *buffer)
 {
         CONTEXT_SCOPE(scope, buffer->session->driver, buffer->session->context);
-        struct granted *set;
+        uint32_t lost;
 
-        if (!buffer->stuck && granted_release(buffer->session, &buffer->frames) < 0)
+        if (!buffer->stuck && granted_release(buffer->session, &buffer->frames, &lost) < 0)
                 buffer->stuck = true;
         /* What may still be mapped is kept until the session ends: a returned frame must not be. */
         if (!buffer->stuck) {
@@ -92,10 +93,7 @@ static void discard(struct gpumem_buffer *buffer)
                 if (buffer->object != 0)
                         session_object_destroy(buffer->session, buffer->object);
         }
-        while ((set = STAILQ_FIRST(&buffer->frames))) {
-                STAILQ_REMOVE_HEAD(&buffer->frames, link);
-                free(set);
-        }
+        granted_list_free(&buffer->frames);
         free(buffer);
 }
 

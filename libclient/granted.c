@@ -12,7 +12,7 @@
  * its turn. */
 #define SLICE_MS 200
 
-static void free_list(struct granted_list *list)
+void granted_list_free(struct granted_list *list)
 {
         struct granted *set;
 
@@ -22,13 +22,14 @@ static void free_list(struct granted_list *list)
         }
 }
 
-int granted_release(struct gpumem *session, struct granted_list *list)
+int granted_release(struct gpumem *session, struct granted_list *list, uint32_t *lost)
 {
         CONTEXT_SCOPE(scope, session->driver, session->context);
         struct granted_list released = STAILQ_HEAD_INITIALIZER(released);
         struct granted *set;
         int r = 0;
 
+        *lost = 0;
         while ((set = STAILQ_FIRST(list))) {
                 bool clean = true;
 
@@ -45,6 +46,7 @@ int granted_release(struct gpumem *session, struct granted_list *list)
                         STAILQ_INSERT_TAIL(&released, set, link);
                 else
                         free(set);
+                *lost += !clean;
         }
         STAILQ_CONCAT(list, &released);
         return r;
@@ -69,7 +71,8 @@ static int send_return(struct client_connection *connection, uint64_t object, co
         return r;
 }
 
-int granted_return(struct gpumem *session, uint64_t object, struct granted_list *list)
+int granted_return(struct gpumem *session, uint64_t object, struct granted_list *list,
+                   uint32_t *lost)
 {
         struct client_connection *connection = &session->connection;
         struct granted *set;
@@ -77,12 +80,12 @@ int granted_return(struct gpumem *session, uint64_t object, struct granted_list 
         uint32_t count = 0;
         int released, r = 0;
 
-        released = granted_release(session, list);
+        released = granted_release(session, list, lost);
         if (STAILQ_EMPTY(list))
                 return released;
         ids = malloc(GPUMEM_RETURN_FRAMES_MAX * sizeof(*ids));
         if (!ids) {
-                free_list(list);
+                granted_list_free(list);
                 return client_error(GPUMEM_E_NO_MEMORY, "host memory for a message");
         }
         STAILQ_FOREACH(set, list, link)
@@ -114,7 +117,7 @@ int granted_return(struct gpumem *session, uint64_t object, struct granted_list 
                                 ids[count++] = set->frames[i].id;
                 }
         }
-        free_list(list);
+        granted_list_free(list);
         free(ids);
         return r < 0 ? r : released;
 }
@@ -152,7 +155,7 @@ static int import_frames(struct gpumem *session, const uint64_t *ids, struct wir
                          uint32_t sets, uint32_t frames, struct granted_list *out, bool *stuck)
 {
         struct granted_list list = STAILQ_HEAD_INITIALIZER(list);
-        uint32_t n = 0;
+        uint32_t n = 0, lost;
         int r = 0;
 
         for (uint32_t i = 0; i < sets && r == 0; i++) {
@@ -186,8 +189,8 @@ static int import_frames(struct gpumem *session, const uint64_t *ids, struct wir
         if (r == 0) {
                 STAILQ_CONCAT(out, &list);
         } else {
-                *stuck = granted_release(session, &list) < 0;
-                free_list(&list);
+                *stuck = granted_release(session, &list, &lost) < 0;
+                granted_list_free(&list);
         }
         return r;
 }

@@ -215,9 +215,9 @@ int kv_destroy(struct gpumem_kv *kv, bool force)
         pthread_mutex_lock(&session->lock);
         TAILQ_REMOVE(&session->pools, kv, link);
         pthread_mutex_unlock(&session->lock);
-        /* A stuck unit may still be mapped: the object stays until the session's end. If the
-         * daemon cannot be told, it sees the end of the session as well. */
-        if (!kv->units_stuck)
+        /* What is stuck or lost may still be in use: the object stays until the session's end. If
+         * the daemon cannot be told, it sees the end of the session as well. */
+        if (!kv->units_stuck && !kv->units_lost)
                 session_object_destroy(session, kv->object);
         discard(kv);
         return 0;
@@ -282,9 +282,7 @@ GPUMEM_API int gpumem_kv_get_stats(struct gpumem_kv *kv, struct gpumem_kv_stats 
                 .sequences = kv->sequences.alive,
                 .units_mapped = kv->units_mapped,
                 .units_ready = kv->units_ready,
-                .granted_bytes = (uint64_t)(kv->units_mapped + kv->units_leaving + kv->units_stuck +
-                                            kv->units_ready) *
-                                 kv->geometry.unit_bytes,
+                .granted_bytes = kv_units_granted(kv) * kv->geometry.unit_bytes,
                 .granted_bytes_peak = kv->granted_bytes_peak,
                 .units_grown = kv->units_grown,
                 .units_returned = kv->units_returned,

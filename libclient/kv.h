@@ -54,6 +54,7 @@ struct gpumem_kv {
         struct kv_unit *units;
         uint32_t unit_hint; /* no unit below is absent */
         uint32_t units_mapped, units_leaving, units_stuck;
+        uint32_t units_lost;  /* unmapped, but the driver would not let go of them */
         uint32_t units_asked; /* a grant for them is under way */
         uint32_t waiters;     /* of which so many threads wait for memory that others hold */
         struct granted_list ready;
@@ -103,6 +104,8 @@ int kv_map_ready(struct gpumem_kv *kv);
  * many. */
 int kv_fetch(struct gpumem_kv *kv, uint32_t units, uint64_t deadline_ns, uint32_t *got);
 
+/* Units whose frames the daemon has granted and not got back; lock held. */
+uint32_t kv_units_granted(const struct gpumem_kv *kv);
 /* How many more units the pool may ask for; lock held. */
 uint32_t kv_room(const struct gpumem_kv *kv);
 

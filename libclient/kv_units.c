@@ -14,10 +14,15 @@ void kv_poll(struct gpumem_kv *kv)
         page_allocator_retire(&kv->pages, kv->pins.oldest);
 }
 
+uint32_t kv_units_granted(const struct gpumem_kv *kv)
+{
+        return kv->units_mapped + kv->units_leaving + kv->units_stuck + kv->units_lost +
+               kv->units_ready;
+}
+
 uint32_t kv_room(const struct gpumem_kv *kv)
 {
-        uint32_t taken = kv->units_mapped + kv->units_leaving + kv->units_stuck + kv->units_ready +
-                         kv->units_asked;
+        uint32_t taken = kv_units_granted(kv) + kv->units_asked;
         uint32_t most = kv->geometry.layout.units_max;
 
         return taken < most ? most - taken : 0;
@@ -337,7 +342,7 @@ int kv_give_back(struct gpumem_kv *kv, uint64_t units, uint64_t *bytes)
                 return client_error_driver(kv->session->driver, scope.result, "cuCtxPushCurrent");
         while (units > 0) {
                 struct give_back round;
-                uint32_t most, returned = 0;
+                uint32_t most, returned, lost;
                 int r;
 
                 /* One RETURN each round: the daemon has them soon, and nobody waits long. */
@@ -350,12 +355,13 @@ int kv_give_back(struct gpumem_kv *kv, uint64_t units, uint64_t *bytes)
                         result = r;
                 if (round.sets == 0)
                         break;
-                r = granted_return(kv->session, kv->object, &round.list);
+                r = granted_return(kv->session, kv->object, &round.list, &lost);
                 if (r < 0)
                         result = r;
 
                 pthread_mutex_lock(&kv->lock);
-                returned = round.sets;
+                returned = round.sets - lost;
+                kv->units_lost += lost;
                 for (uint32_t i = 0; i < round.unit_count; i++) {
                         taken_out(kv, round.units[i], round.stuck[i]);
                         returned -= round.stuck[i];
@@ -374,6 +380,7 @@ void kv_release_units(struct gpumem_kv *kv)
 {
         struct granted_list list = STAILQ_HEAD_INITIALIZER(list);
         struct granted *set;
+        uint32_t lost;
 
         STAILQ_CONCAT(&list, &kv->ready);
         kv->units_ready = 0;
@@ -392,10 +399,7 @@ void kv_release_units(struct gpumem_kv *kv)
                 STAILQ_INSERT_TAIL(&list, set, link);
         }
         kv->units_mapped = 0;
-        if (granted_release(kv->session, &list) < 0)
-                kv->units_stuck++;
-        while ((set = STAILQ_FIRST(&list))) {
-                STAILQ_REMOVE_HEAD(&list, link);
-                free(set);
-        }
+        granted_release(kv->session, &list, &lost);
+        kv->units_lost += lost;
+        granted_list_free(&list);
 }
