@@ -17,6 +17,9 @@
 #include "daemon/tenant.h"
 #include "libclient/wire/wire.h"
 
+/* A socket's queue holds fewer small packets than this. */
+#define CLOSE_PACKETS_MAX 1024
+
 /* --- output --- */
 
 static void output_clear(struct session_output *output)
@@ -321,12 +324,25 @@ static void give_up_frames(struct session *session, bool exited)
         object_table_deinit(&session->objects);
 }
 
+/* Packets that are left unread when the socket closes would make the kernel reset the connection, and
+ * the peer would not see the ERROR that was just sent. */
+static void close_socket(int fd)
+{
+        char byte;
+
+        shutdown(fd, SHUT_RD);
+        for (int i = 0; i < CLOSE_PACKETS_MAX; i++)
+                if (recv(fd, &byte, sizeof(byte), MSG_DONTWAIT) <= 0)
+                        break;
+        close(fd);
+}
+
 static void close_connection(struct session *session)
 {
         session->io = sd_event_source_disable_unref(session->io);
         session->hello_timer = sd_event_source_disable_unref(session->hello_timer);
         if (session->fd >= 0)
-                close(session->fd);
+                close_socket(session->fd);
         session->fd = -1;
         session->outstanding = false;
         output_clear(&session->output);
