@@ -14,7 +14,12 @@
  * Threads. Every function may be called from any thread; calls on one session or pool take turns
  * inside. An object must not be used while, or after, another thread frees it (the handles of
  * sequences are checked and may be stale at no risk). Waits have deadlines: options.timeout_ms for
- * a round trip, the wait_ms argument where there is one.
+ * a round trip, the wait_ms argument where there is one. GPUMEM_E_TIMEOUT is a daemon (or a
+ * stream) that did not answer in time; memory that was not to be had in time is GPUMEM_E_AGAIN.
+ *
+ * Any call that talks to the daemon may answer GPUMEM_E_DOWN or GPUMEM_E_TIMEOUT, any call that
+ * uses the driver GPUMEM_E_DEVICE. After GPUMEM_E_DOWN memory that is mapped stays usable, and what
+ * needs no daemon (sequences and batches on pages that are there, kernels) goes on.
  *
  * CUDA. The library works in the device's primary context, which it retains while the session is
  * open. Streams are CUstream (gpumem_stream is the same type). It does not touch the calling
@@ -121,9 +126,11 @@ GPUMEM_API int gpumem_host_view(struct gpumem *session, gpumem_address address, 
 struct gpumem_buffer;
 
 /* Device memory of at least `bytes` (rounded up to whole frames), mapped read-write at one address,
- * contents undefined. All or nothing. wait_ms: how long to wait for memory that others hold; 0
- * answers GPUMEM_E_AGAIN at once. It does not wait while this session holds a pin. name: for
- * people, at most 63 bytes, may be NULL. */
+ * contents undefined. All or nothing. wait_ms: how long to wait for memory that others hold (what
+ * lies idle in this session's own pools is given back first); 0 answers GPUMEM_E_AGAIN at once, as
+ * does a wait that was in vain: the message says who holds the memory. It does not wait while this
+ * session holds a pin. GPUMEM_E_NO_MEMORY: the device never has so much. name: for people, at most
+ * 63 bytes, may be NULL. */
 GPUMEM_API int gpumem_buffer_create(struct gpumem *session, uint64_t bytes, const char *name,
                                     uint32_t wait_ms, struct gpumem_buffer **out);
 /* Unmaps and gives the memory back. The caller has made sure that no kernel uses it any more.
@@ -159,8 +166,10 @@ struct gpumem_kv_options {
                                         max_sequence_tokens */
         uint32_t remainder_permille; /* largest unusable share of a unit, in 1/1000; 0: 10 (1 %) */
         uint32_t reserve_units;      /* units fetched ahead of need; 0: 1; UINT32_MAX: none */
-        uint32_t idle_trim_ms; /* free units beyond none are given back after this long without a
-                                  batch; 0: 2,000; UINT32_MAX: never */
+        uint32_t idle_trim_ms; /* units without a page, the reserve included, are given back after
+                                  this long without a batch; those beyond the reserve also when
+                                  none of them was needed for so long; 0: 2,000; UINT32_MAX: never
+                                */
 };
 
 /* How pages lie in device memory; constant for the life of the pool. Tile addresses are as
@@ -188,8 +197,8 @@ GPUMEM_API int gpumem_kv_create(struct gpumem *session, const struct gpumem_kv_o
                                 struct gpumem_kv **out);
 
 /* Frees all sequences, waits for pins that streams still have to reach (at most timeout_ms), and
- * gives everything back. GPUMEM_E_BUSY: a batch is begun and not ended. GPUMEM_E_TIMEOUT: a stream
- * did not get there; the pool lives on. */
+ * gives everything back. NULL is fine. GPUMEM_E_BUSY: a batch is begun and not ended.
+ * GPUMEM_E_TIMEOUT: a stream did not get there; the pool lives on. */
 GPUMEM_API int gpumem_kv_free(struct gpumem_kv *kv);
 
 GPUMEM_API void gpumem_kv_get_geometry(const struct gpumem_kv *kv, struct gpumem_kv_geometry *out);
@@ -221,6 +230,9 @@ GPUMEM_API int gpumem_kv_trim(struct gpumem_kv *kv, uint64_t *bytes);
 typedef uint64_t gpumem_seq; /* a handle, checked on use: stale ones give GPUMEM_E_NOT_FOUND; 0 is
                                 never a sequence */
 
+/* Between batch_begin and batch_end a sequence belongs to its batch: append, truncate and fork give
+ * GPUMEM_E_BUSY; free is allowed. */
+
 /* GPUMEM_E_LIMIT: max_sequences are alive. */
 GPUMEM_API int gpumem_seq_create(struct gpumem_kv *kv, gpumem_seq *out);
 /* The sequence and its references go; pages without any are free again when the pins that may use
@@ -228,7 +240,8 @@ GPUMEM_API int gpumem_seq_create(struct gpumem_kv *kv, gpumem_seq *out);
 GPUMEM_API int gpumem_seq_free(struct gpumem_kv *kv, gpumem_seq seq);
 /* A new sequence with the same tokens: full pages are shared, a partly filled last page is copied,
  * on `stream`, after what the stream already holds (so it must be the stream that wrote it, or one
- * that waits for it). */
+ * that waits for it). GPUMEM_E_LIMIT: max_sequences are alive. GPUMEM_E_AGAIN: no page for the
+ * copy; it does not wait. */
 GPUMEM_API int gpumem_seq_fork(struct gpumem_kv *kv, gpumem_seq parent, gpumem_stream stream,
                                gpumem_seq *out);
 /* Shortens to `tokens` (<= length). */
@@ -261,11 +274,13 @@ struct gpumem_batch_view {
 /*
  * Lengthens seqs[i] by tokens_each[i] (0 is legal) for all i, or changes nothing. Reserves every
  * page first (growing the pool if need be), copies a shared page that will be written (on
- * `stream`), extends mappings, then pins. GPUMEM_E_AGAIN: memory is short now. It waits up to
- * wait_ms for it, but never while this session holds a pin: then it answers at once.
- * GPUMEM_E_NO_MEMORY: the batch needs more than the pool may ever hold. GPUMEM_E_INVALID: a
- * sequence is named twice, or would exceed max_sequence_tokens. GPUMEM_E_BUSY: a sequence is in a
- * batch that has begun and not ended. sequences: 1..max_sequences.
+ * `stream`), extends mappings, then pins. GPUMEM_E_AGAIN: memory is short now, or 1,024 batches of
+ * the pool are not over. It waits up to wait_ms for memory, but never while this session holds a
+ * pin: then it answers at once. (Units that it did get meanwhile stay with the pool, ready for the
+ * next attempt, until they are trimmed.) GPUMEM_E_NO_MEMORY: the batch needs more than the pool may
+ * ever hold. GPUMEM_E_INVALID: a sequence is named twice, or would exceed max_sequence_tokens.
+ * GPUMEM_E_BUSY: a sequence is in a batch that has begun and not ended. GPUMEM_E_DEVICE: also a
+ * kernel of an earlier batch that failed, told once. sequences: 1..max_sequences.
  */
 GPUMEM_API int gpumem_batch_begin(struct gpumem_kv *kv, const gpumem_seq *seqs, uint32_t sequences,
                                   const uint32_t *tokens_each, gpumem_stream stream,
