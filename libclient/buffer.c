@@ -13,7 +13,6 @@
 static int fetch_frames(struct gpumem_buffer *buffer, uint64_t frames, uint64_t deadline_ns)
 {
         bool asked = false;
-        uint32_t lost;
 
         for (;;) {
                 uint64_t left = frames;
@@ -35,7 +34,7 @@ static int fetch_frames(struct gpumem_buffer *buffer, uint64_t frames, uint64_t 
                 if (left < frames) {
                         struct client_message why = client_message_keep();
 
-                        granted_return(buffer->session, buffer->object, &buffer->frames, &lost);
+                        granted_return(buffer->session, buffer->object, &buffer->frames);
                         client_message_restore(r, &why);
                 }
                 if (r != GPUMEM_E_AGAIN)

@@ -71,18 +71,25 @@ static int send_return(struct client_connection *connection, uint64_t object, co
         return r;
 }
 
-int granted_return(struct gpumem *session, uint64_t object, struct granted_list *list,
-                   uint32_t *lost)
+int granted_return(struct gpumem *session, uint64_t object, struct granted_list *list)
+{
+        uint32_t lost;
+        int released = granted_release(session, list, &lost);
+        int told = granted_tell(session, object, list);
+
+        return told < 0 ? told : released;
+}
+
+int granted_tell(struct gpumem *session, uint64_t object, struct granted_list *list)
 {
         struct client_connection *connection = &session->connection;
         struct granted *set;
         uint64_t *ids;
         uint32_t count = 0;
-        int released, r = 0;
+        int r = 0;
 
-        released = granted_release(session, list, lost);
         if (STAILQ_EMPTY(list))
-                return released;
+                return 0;
         ids = malloc(GPUMEM_RETURN_FRAMES_MAX * sizeof(*ids));
         if (!ids) {
                 granted_list_free(list);
@@ -119,7 +126,7 @@ int granted_return(struct gpumem *session, uint64_t object, struct granted_list 
         }
         granted_list_free(list);
         free(ids);
-        return r < 0 ? r : released;
+        return r;
 }
 
 void granted_late(void *userdata, union connection_message *reply, struct wire_fds *fds)

@@ -46,14 +46,17 @@ int granted_request(struct gpumem *session, uint64_t object, uint32_t sets, uint
 
 /* Releases the handles of every set and gives the frames back; frees and empties the list. A set
  * whose handle cannot be released is kept from the daemon (it may still be in use) and lost to this
- * session: GPUMEM_E_DEVICE, and *lost says how many sets. GPUMEM_E_DOWN and such: the daemon could
- * not be told. Call without locks. */
-int granted_return(struct gpumem *session, uint64_t object, struct granted_list *list,
-                   uint32_t *lost);
+ * session: GPUMEM_E_DEVICE. GPUMEM_E_DOWN and such: the daemon could not be told. Call without
+ * locks. */
+int granted_return(struct gpumem *session, uint64_t object, struct granted_list *list);
 
-/* Releases the handles; the daemon is not told. Sets whose handles cannot be released are freed
- * and counted in *lost; the others stay in the list. 0 or GPUMEM_E_DEVICE. */
+/* The first half: releases the handles. Sets whose handles cannot be released are freed and counted
+ * in *lost; the others stay in the list. 0 or GPUMEM_E_DEVICE. */
 int granted_release(struct gpumem *session, struct granted_list *list, uint32_t *lost);
+
+/* The second half: RETURN for sets whose handles are released; frees and empties the list. Call
+ * without locks. */
+int granted_tell(struct gpumem *session, uint64_t object, struct granted_list *list);
 
 /* Frees the sets, nothing else. */
 void granted_list_free(struct granted_list *list);

@@ -355,7 +355,10 @@ int kv_give_back(struct gpumem_kv *kv, uint64_t units, uint64_t *bytes)
                         result = r;
                 if (round.sets == 0)
                         break;
-                r = granted_return(kv->session, kv->object, &round.list, &lost);
+                r = granted_release(kv->session, &round.list, &lost);
+                if (r < 0)
+                        result = r;
+                r = granted_tell(kv->session, kv->object, &round.list);
                 if (r < 0)
                         result = r;
 
