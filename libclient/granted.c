@@ -262,6 +262,8 @@ int granted_request(struct gpumem *session, uint64_t object, uint32_t sets, uint
 
         if (scope.result != CUDA_SUCCESS)
                 return client_error_driver(session->driver, scope.result, "cuCtxPushCurrent");
+        if (atomic_load(&session->device_state) == 2)
+                return client_error(GPUMEM_E_DEVICE, "gpumemd says that the device is lost");
         r = request_once(session, object, sets, frames, 0, list);
         while (r == GPUMEM_E_AGAIN) {
                 uint64_t now = wire_now_ns();

@@ -176,13 +176,51 @@ static int wait_for_streams(struct gpumem_kv *kv)
         }
 }
 
-/* Begun batches that nobody will end: all streams of the context are waited for instead. */
-static void abandon_batches(struct gpumem_kv *kv)
+/* Waits for all streams of the context, in a thread, for the driver's own wait has no deadline. */
+struct context_wait {
+        const struct driver *driver;
+        CUcontext context;
+};
+
+static void *wait_for_context(void *userdata)
 {
-        kv->session->driver->ctx_synchronize();
+        struct context_wait wait = *(struct context_wait *)userdata;
+        CONTEXT_SCOPE(scope, wait.driver, wait.context);
+
+        free(userdata);
+        if (scope.result == CUDA_SUCCESS)
+                wait.driver->ctx_synchronize();
+        return NULL;
+}
+
+/* Begun batches that nobody will end: whatever was submitted for them is waited for instead.
+ * GPUMEM_E_TIMEOUT: it does not end; the thread that waits uses nothing but the driver. */
+static int abandon_batches(struct gpumem_kv *kv)
+{
+        struct gpumem *session = kv->session;
+        struct context_wait *wait = malloc(sizeof(*wait));
+        uint64_t deadline_ns = session_deadline_ns(session);
+        pthread_t thread;
+
+        if (!wait)
+                return client_error(GPUMEM_E_NO_MEMORY, "host memory for a thread");
+        *wait = (struct context_wait){.driver = session->driver, .context = session->context};
+        if (pthread_create(&thread, NULL, wait_for_context, wait) != 0) {
+                free(wait);
+                return client_error(GPUMEM_E_NO_MEMORY, "cannot start a thread");
+        }
+        while (pthread_tryjoin_np(thread, NULL) == EBUSY) {
+                if (wire_now_ns() >= deadline_ns) {
+                        pthread_detach(thread);
+                        return client_error(GPUMEM_E_TIMEOUT,
+                                            "the context's streams do not get to their end");
+                }
+                nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+        }
         pthread_mutex_lock(&kv->lock);
         pin_abandon(&kv->pins);
         pthread_mutex_unlock(&kv->lock);
+        return 0;
 }
 
 int kv_destroy(struct gpumem_kv *kv, bool force)
@@ -198,9 +236,9 @@ int kv_destroy(struct gpumem_kv *kv, bool force)
         if (begun > 0 && !force)
                 return client_error(GPUMEM_E_BUSY, "%u batches have begun and not ended", begun);
         shut_out_walks(kv);
-        if (begun > 0)
-                abandon_batches(kv);
-        r = wait_for_streams(kv);
+        r = begun > 0 ? abandon_batches(kv) : 0;
+        if (r == 0)
+                r = wait_for_streams(kv);
         if (r < 0) {
                 let_in_walks(kv);
                 return r;

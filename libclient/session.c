@@ -369,6 +369,7 @@ GPUMEM_API int gpumem_connect(struct gpumem **out, const struct gpumem_options *
         session->cpu_threads = options->cpu_threads;
         session->connection.fd = -1;
         TAILQ_INIT(&session->pools);
+        TAILQ_INIT(&session->stranded);
         TAILQ_INIT(&session->buffers);
         pthread_mutex_init(&session->gate, NULL);
         pthread_mutex_init(&session->lock, NULL);
@@ -388,7 +389,6 @@ GPUMEM_API struct gpumem *gpumem_disconnect(struct gpumem *session)
 {
         struct gpumem_kv *kv;
         struct gpumem_buffer *buffer;
-        bool stranded = false;
 
         if (!session)
                 return NULL;
@@ -403,12 +403,13 @@ GPUMEM_API struct gpumem *gpumem_disconnect(struct gpumem *session)
                         /* A stream still uses it. Its memory stays mapped, and is the daemon's
                          * again when this process ends. */
                         TAILQ_REMOVE(&session->pools, kv, link);
-                        stranded = true;
+                        TAILQ_INSERT_TAIL(&session->stranded, kv, link);
                 }
         }
         while ((buffer = TAILQ_FIRST(&session->buffers)))
                 gpumem_buffer_free(buffer);
-        if (stranded) {
+        if (!TAILQ_EMPTY(&session->stranded)) {
+                /* Kernels may still come to the session's memory, too: it stays. */
                 grower_stop(&session->grower);
                 client_connection_deinit(&session->connection);
                 return NULL;

@@ -53,6 +53,7 @@ struct gpumem {
         pthread_mutex_t lock;    /* covers what follows */
         pthread_cond_t released; /* nobody walks on a pool any more */
         TAILQ_HEAD(, gpumem_kv) pools;
+        TAILQ_HEAD(, gpumem_kv) stranded; /* left at disconnect: a stream would not end */
         TAILQ_HEAD(, gpumem_buffer) buffers;
         struct kernel_pool *kernels; /* made when first needed */
 

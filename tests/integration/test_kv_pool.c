@@ -524,6 +524,38 @@ static void test_disconnect_early(void)
         client_test_check(process);
 }
 
+/* C14: closing a session whose stream never gets there has a deadline, too. Its pool is stranded:
+ * still mapped, for a kernel may be using it. (Last: the daemon has that memory back only when this
+ * process ends.) */
+static void test_disconnect_stuck(void)
+{
+        static struct gpumem *session; /* so that what is stranded is not taken for a leak */
+        struct gpumem_kv_options options = client_test_kv_options();
+        struct client_test_gate *gate;
+        struct gpumem_kv_geometry g;
+        struct gpumem_batch *batch;
+        struct gpumem_kv *kv;
+        uint32_t each = 33;
+        uint64_t started;
+        gpumem_seq seq;
+        char *host;
+
+        session = client_test_connect_with(process, "stuck", 300);
+        kv = make_pool(session, &options, &g);
+        CLIENT_TEST_OK(gpumem_seq_create(kv, &seq));
+        CLIENT_TEST_OK(gpumem_batch_begin(kv, &seq, 1, &each, driver.stream, 0, &batch));
+        host = driver.driver->host_view(g.base, g.frame_bytes);
+        gate = client_test_gate_close(&driver);
+        started = client_test_now_ms();
+        gpumem_disconnect(session);
+        CU_ASSERT(client_test_now_ms() - started < 5000);
+        host[0] = 1;
+        client_test_gate_open(gate);
+        client_test_synchronize(&driver);
+        client_test_pause_ms(50); /* the thread that waited ends */
+        CU_ASSERT_EQUAL(daemon_process_check(process, NULL, 0), 0);
+}
+
 int main(void)
 {
         CU_pSuite suite;
@@ -542,6 +574,7 @@ int main(void)
         CU_add_test(suite, "reclaim by event", test_reclaim_event);
         CU_add_test(suite, "batches", test_batches);
         CU_add_test(suite, "disconnect with a batch begun", test_disconnect_early);
+        CU_add_test(suite, "C14 disconnect beside a stuck stream", test_disconnect_stuck);
         CU_basic_set_mode(CU_BRM_VERBOSE);
         CU_basic_run_tests();
         failed = CU_get_number_of_failures();
