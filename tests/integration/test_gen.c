@@ -21,6 +21,7 @@
 
 #include "tests/support/daemon_process.h"
 #include "tests/support/gguf_writer.h"
+#include "tools/gen/gguf.h"
 
 #define MODEL   "tests/data/tinylm-f16.gguf"
 #define PROMPTS "tests/data/prompts.txt"
@@ -458,6 +459,46 @@ static void test_errors(void)
         free(broken.data);
 }
 
+/* A model that computes NaN has no next token: said, not guessed. */
+static void test_not_a_number(void)
+{
+        struct gguf_bytes file = gguf_model_file(&gguf_model_small);
+        struct daemon_process *process = daemon_of(16 * MIB);
+        struct gen_error error = {0};
+        struct gguf *gguf;
+        char *path;
+
+        CU_ASSERT_EQUAL_FATAL(gguf_parse(&gguf, file.data, file.bytes, &error), 0);
+        memset(file.data + (gguf_find_tensor(gguf, "output_norm.weight")->data - file.data), 0xff,
+               4);
+        gguf_free(gguf);
+        path = gguf_bytes_save(&file);
+        run(7, "prompt 1: the model's output is not a number", NULL, "--reference", "--prompt", "x",
+            "--model", path, NULL);
+        run(7, "prompt 1: the model's output is not a number", NULL, "--driver", "simulated",
+            "--socket", daemon_process_client_socket(process), "--prompt", "x", "--model", path,
+            NULL);
+        daemon_end(process);
+        unlink(path);
+        free(path);
+        free(file.data);
+}
+
+/* Portable C is an instruction set of its own: the same holds there. */
+static void test_portable(void)
+{
+        struct daemon_process *process = daemon_of(10 * MIB);
+        const char *json = temporary("portable.json");
+
+        setenv("GPUMEM_CPU_ISA", "portable", 1);
+        run(0, NULL, NULL, "--reference", "--prompts", PROMPTS, "--json", json, "--quiet", NULL);
+        run(0, "same as", NULL, "--driver", "simulated", "--socket",
+            daemon_process_client_socket(process), "--prompts", PROMPTS, "--expect", json,
+            "--quiet", NULL);
+        unsetenv("GPUMEM_CPU_ISA");
+        daemon_end(process);
+}
+
 /* What people read. */
 static void test_text(void)
 {
@@ -495,8 +536,9 @@ static int prepare(void)
 static int clean_up(void)
 {
         static const char *const names[] = {
-                "reference.json", "changed.json",     "paged.json", "tiny.json",
-                "limit.json",     "interrupted.json", "text"};
+                "reference.json", "changed.json",     "paged.json",    "tiny.json",
+                "limit.json",     "interrupted.json", "portable.json", "text",
+        };
 
         for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
                 unlink(temporary(names[i]));
@@ -515,7 +557,9 @@ int main(void)
             !CU_add_test(suite, "a difference is found", test_expect_finds) ||
             !CU_add_test(suite, "text and help", test_text) ||
             !CU_add_test(suite, "errors", test_errors) ||
+            !CU_add_test(suite, "not a number", test_not_a_number) ||
             !CU_add_test(suite, "paged", test_paged) ||
+            !CU_add_test(suite, "portable", test_portable) ||
             !CU_add_test(suite, "other batches and pages", test_shapes) ||
             !CU_add_test(suite, "a tiny device", test_tiny_device) ||
             !CU_add_test(suite, "a limit of its own", test_own_limit) ||

@@ -525,7 +525,7 @@ static enum engine_failure run_steps(struct run *run)
 
         for (;;) {
                 const struct scheduler_plan *plan;
-                struct gpumem_batch *batch;
+                struct gpumem_batch *batch = NULL;
                 enum engine_failure failure = acquire(run, &plan, &batch);
 
                 if (failure || !plan)

@@ -7,13 +7,12 @@
 
 int gen_fail(struct gen_error *error, int result, const char *format, ...)
 {
-        if (error) {
-                va_list args;
+        va_list args;
 
-                va_start(args, format);
+        va_start(args, format);
+        if (error)
                 vsnprintf(error->text, sizeof(error->text), format, args);
-                va_end(args);
-        }
+        va_end(args);
         return result;
 }
 

@@ -554,7 +554,7 @@ int gguf_open(struct gguf **out, const char *path, struct gen_error *error)
         }
         close(fd);
         r = gguf_parse(&gguf, data, (size_t)status.st_size, &inner);
-        if (r < 0) {
+        if (!gguf) {
                 if (data)
                         munmap(data, (size_t)status.st_size);
                 return gen_fail(error, r, "%s: %s", path, inner.text);

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Finds the key, or says that it is missing. */
@@ -49,7 +50,7 @@ static bool load_integer(const struct gguf_key *key, bool *negative, uint64_t *o
                 memcpy(out, key->data, sizeof(*out));
                 return true;
         case GGUF_I8:
-                value = (int8_t)key->data[0];
+                value = key->data[0] < 128 ? key->data[0] : key->data[0] - 256;
                 break;
         case GGUF_I16: {
                 int16_t narrow;
@@ -150,9 +151,9 @@ int gguf_get_array(const struct gguf *gguf, const char *name, enum gguf_type ite
         if (!key)
                 return GGUF_E_MISSING;
         if (key->type != GGUF_ARRAY || key->item_type != item_type) {
-                char wanted[32] = "an array of ";
+                char wanted[32];
 
-                strcat(wanted, gguf_type_name(item_type));
+                snprintf(wanted, sizeof(wanted), "an array of %s", gguf_type_name(item_type));
                 return wrong_type(key, name, wanted, error);
         }
         *out = key;

@@ -350,6 +350,8 @@ bool tokenizer_ends(const struct tokenizer *tokenizer, uint32_t token)
 /* Writes what a piece stands for (never more bytes than its own, or 3) and returns the end. */
 static char *decode_piece(const struct vocabulary_piece *piece, char *out)
 {
+        static const char unknown[3] = {'\xe2', '\x96', '\x85'}; /* U+2585 */
+
         switch (piece->kind) {
         case VOCABULARY_NORMAL:
                 for (uint32_t i = 0; i < piece->bytes;) {
@@ -369,8 +371,8 @@ static char *decode_piece(const struct vocabulary_piece *piece, char *out)
                 *out = (char)byte_of_piece(piece);
                 return out + 1;
         case VOCABULARY_UNKNOWN:
-                memcpy(out, "\xe2\x96\x85", 3);
-                return out + 3;
+                memcpy(out, unknown, sizeof(unknown));
+                return out + sizeof(unknown);
         case VOCABULARY_CONTROL:
         case VOCABULARY_UNUSED:
                 break;

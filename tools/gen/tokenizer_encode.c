@@ -206,20 +206,11 @@ static int emit_symbol(struct encoder *encoder, const struct symbol *symbol)
         return 0;
 }
 
-/* A stretch without user-defined tokens. */
-static int encode_stretch(struct encoder *encoder, const char *text, size_t bytes)
+/* The text with its spaces escaped, and one in front where it belongs; returns its length. */
+static size_t escape(struct encoder *encoder, const char *text, size_t bytes)
 {
         size_t length = 0;
-        uint32_t symbols;
-        int r;
 
-        /* Every byte may become the three of U+2581, and one more stands in front. */
-        free(encoder->escaped);
-        free(encoder->symbols);
-        encoder->escaped = malloc(3 * (bytes + 1));
-        encoder->symbols = malloc((bytes + 1) * sizeof(encoder->symbols[0]));
-        if (!encoder->escaped || !encoder->symbols)
-                return -ENOMEM;
         if (encoder->tokenizer->add_space_prefix && encoder->after_special) {
                 memcpy(encoder->escaped, VOCABULARY_SPACE, 3);
                 length = 3;
@@ -232,17 +223,35 @@ static int encode_stretch(struct encoder *encoder, const char *text, size_t byte
                         encoder->escaped[length++] = text[i];
                 }
         }
-        encoder->after_special = false;
-        symbols = split(encoder, length);
-        r = merge_all(encoder, symbols);
-        if (r < 0)
-                return r;
-        for (uint32_t i = 0; i != NO_SYMBOL && symbols; i = encoder->symbols[i].right) {
+        return length;
+}
+
+static int encode_symbols(struct encoder *encoder, size_t length)
+{
+        const uint32_t symbols = split(encoder, length);
+        int r = merge_all(encoder, symbols);
+
+        for (uint32_t i = 0; i != NO_SYMBOL && symbols && r >= 0; i = encoder->symbols[i].right)
                 r = emit_symbol(encoder, &encoder->symbols[i]);
-                if (r < 0)
-                        return r;
-        }
-        return 0;
+        return r;
+}
+
+/* A stretch without user-defined tokens. */
+static int encode_stretch(struct encoder *encoder, const char *text, size_t bytes)
+{
+        int r = -ENOMEM;
+
+        /* Every byte may become the three of U+2581, and one more stands in front. */
+        encoder->escaped = malloc(3 * (bytes + 1));
+        encoder->symbols = malloc((bytes + 1) * sizeof(encoder->symbols[0]));
+        if (encoder->escaped && encoder->symbols)
+                r = encode_symbols(encoder, escape(encoder, text, bytes));
+        encoder->after_special = false;
+        free(encoder->escaped);
+        free(encoder->symbols);
+        encoder->escaped = NULL;
+        encoder->symbols = NULL;
+        return r;
 }
 
 /* Cuts the text at user-defined tokens from number `first` on (the longest ones come first). Depth
@@ -291,8 +300,6 @@ int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t
                 encoder.tokens = malloc(sizeof(encoder.tokens[0]));
                 r = encoder.tokens ? 0 : -ENOMEM;
         }
-        free(encoder.escaped);
-        free(encoder.symbols);
         free(encoder.heap);
         if (r < 0) {
                 free(encoder.tokens);
