@@ -366,7 +366,8 @@ struct device *device_find(struct daemon *daemon, const uint8_t uuid[16])
         return NULL;
 }
 
-void device_fail(struct device *device, enum device_state state, const char *what, CUresult error)
+void device_report_failure(struct device *device, enum device_state state, const char *what,
+                           CUresult error)
 {
         const char *name = driver_error_name(device->memory.driver, error);
         uint64_t suppressed = 0;

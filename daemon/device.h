@@ -105,7 +105,8 @@ static inline uint64_t device_managed_bytes(const struct device *device)
 }
 
 /* Marks the device for good (a state never gets better), logs it and tells its sessions. */
-void device_fail(struct device *device, enum device_state state, const char *what, CUresult error);
+void device_report_failure(struct device *device, enum device_state state, const char *what,
+                           CUresult error);
 
 /* Lets queue and filler run in the loop's next turn. */
 void device_wake(struct device *device);

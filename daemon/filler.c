@@ -93,10 +93,11 @@ static int on_backoff_over(sd_event_source *source, uint64_t now_us, void *userd
 
 static void report_failure(struct device *device, const struct frame *frame)
 {
-        device_fail(device,
-                    frame_memory_error_is_sticky((CUresult)frame->error) ? DEVICE_LOST
-                                                                         : DEVICE_DEGRADED,
-                    frame_step_name((enum frame_step)frame->step), (CUresult)frame->error);
+        device_report_failure(
+                device,
+                frame_memory_error_is_sticky((CUresult)frame->error) ? DEVICE_LOST
+                                                                     : DEVICE_DEGRADED,
+                frame_step_name((enum frame_step)frame->step), (CUresult)frame->error);
 }
 
 static void on_created(struct device *device, uint32_t number)
@@ -338,7 +339,7 @@ static void release_for_waiting(struct device *device, uint64_t missing)
                           device->table.works[FRAME_RELEASING];
 
         if (missing > coming) {
-                release_idle(device, missing - coming, NULL, false);
+                release_idle(device, missing - coming, tenant, false);
                 coming = (uint64_t)device->fresh.count + device->table.works[FRAME_CREATING] +
                          device->table.works[FRAME_RELEASING];
         }

@@ -62,12 +62,14 @@ void log_init(struct log *log, int fd, enum log_level level);
 void log_write(struct log *log, enum log_level level, const char *message,
                const struct log_field *fields);
 
-/* log_at(log, level, "sentence", LOG_U64("frames", 3), ...) */
+/* log_at(log, level, "sentence", LOG_U64("frames", 3), ...). (The sentence stands first in the
+ * array so that there may be no fields without C23's help.) */
 #define log_at(log_, level_, message_, ...)                                                        \
         do {                                                                                       \
+                const struct log_field log_fields_[] = {                                           \
+                        LOG_TEXT("message", (message_)), ##__VA_ARGS__, {.key = NULL}};            \
                 if ((level_) <= (log_)->level)                                                     \
-                        log_write((log_), (level_), (message_),                                    \
-                                  (const struct log_field[]){__VA_ARGS__ __VA_OPT__(, ){0}});      \
+                        log_write((log_), (level_), (message_), log_fields_ + 1);                  \
         } while (0)
 #define log_error(log_, ...)   log_at(log_, LOG_LEVEL_ERROR, __VA_ARGS__)
 #define log_warning(log_, ...) log_at(log_, LOG_LEVEL_WARNING, __VA_ARGS__)

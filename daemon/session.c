@@ -324,8 +324,8 @@ static void give_up_frames(struct session *session, bool exited)
         object_table_deinit(&session->objects);
 }
 
-/* Packets that are left unread when the socket closes would make the kernel reset the connection, and
- * the peer would not see the ERROR that was just sent. */
+/* Packets that are left unread when the socket closes would make the kernel reset the connection,
+ * and the peer would not see the ERROR that was just sent. */
 static void close_socket(int fd)
 {
         char byte;
@@ -388,8 +388,8 @@ static void session_free(struct session *session)
 
 void session_reap(struct daemon *daemon)
 {
-        while (!list_is_empty(&daemon->dead))
-                session_free(list_entry(daemon->dead.next, struct session, link));
+        list_for_each_safe(node, &daemon->dead)
+                session_free(list_entry(node, struct session, link));
 }
 
 void session_close_all(struct daemon *daemon)
