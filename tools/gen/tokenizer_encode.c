@@ -239,18 +239,21 @@ static int encode_symbols(struct encoder *encoder, size_t length)
 /* A stretch without user-defined tokens. */
 static int encode_stretch(struct encoder *encoder, const char *text, size_t bytes)
 {
+        /* Every byte may become the three of U+2581, and one more stands in front. */
+        char *escaped = malloc(3 * (bytes + 1));
+        struct symbol *symbols = malloc((bytes + 1) * sizeof(symbols[0]));
         int r = -ENOMEM;
 
-        /* Every byte may become the three of U+2581, and one more stands in front. */
-        encoder->escaped = malloc(3 * (bytes + 1));
-        encoder->symbols = malloc((bytes + 1) * sizeof(encoder->symbols[0]));
-        if (encoder->escaped && encoder->symbols)
+        if (escaped && symbols) {
+                encoder->escaped = escaped;
+                encoder->symbols = symbols;
                 r = encode_symbols(encoder, escape(encoder, text, bytes));
+        }
         encoder->after_special = false;
-        free(encoder->escaped);
-        free(encoder->symbols);
         encoder->escaped = NULL;
         encoder->symbols = NULL;
+        free(escaped);
+        free(symbols);
         return r;
 }
 
