@@ -491,7 +491,9 @@ static void pipeline(void)
                 valid(GPUMEM_MESSAGE_GRANT, buffer);
                 grant->object = object;
                 grant->wait_ms = 60000;
-                CU_ASSERT_EQUAL(raw_send(&bad, buffer), 0);
+                r = raw_send(&bad, buffer);
+                /* The second breaks the protocol; the third may find nobody there. */
+                CU_ASSERT(r == 0 || (i == 2 && r == -EPIPE));
         }
         expect_closed();
 }
