@@ -28,7 +28,7 @@ static struct oracle_options usual(uint32_t group, uint32_t key_dim, uint32_t va
 
 static const struct {
         uint32_t group, key_dim, value_dim;
-} shapes[] = {{4, 128, 128}, {1, 64, 64}, {3, 72, 40}, {7, 32, 136}, {2, 256, 16}};
+} shapes[] = {{4, 128, 128}, {1, 64, 64}, {3, 72, 40}, {7, 16, 24}, {2, 256, 16}};
 
 static void run_with(struct oracle_case *c, enum kernel_isa isa, unsigned threads,
                      enum kernel_test_how how)
@@ -119,28 +119,29 @@ static void test_threads_one_sequence(void)
 static void test_page_sizes(void)
 {
         static const uint32_t pages[] = {32, 64, 128, 1024, 1, 24};
+        struct oracle_options o = usual(3, 72, 40);
+        struct oracle_case a;
 
-        for (size_t i = 0; i < COUNT_OF(pages); i++) {
-                struct oracle_options o = usual(3, 128, 64);
-                struct oracle_case a, b;
+        oracle_case_init(&a, &o);
+        o.shuffle = true;
+        FOR_EACH_ISA(isa)
+        {
+                kernel_test_run(&a, (enum kernel_isa)isa, NULL, BY_DECODE);
+                for (size_t i = 0; i < COUNT_OF(pages); i++) {
+                        struct oracle_case b;
 
-                oracle_case_init(&a, &o);
-                o.page_tokens = pages[i];
-                o.shuffle = true;
-                oracle_case_init(&b, &o);
-                FOR_EACH_ISA(isa)
-                {
-                        for (int how = BY_DECODE; how <= BY_PREFILL; how++) {
-                                kernel_test_run(&a, (enum kernel_isa)isa, NULL,
-                                                (enum kernel_test_how)how);
-                                kernel_test_run(&b, (enum kernel_isa)isa, NULL,
-                                                (enum kernel_test_how)how);
+                        o.page_tokens = pages[i];
+                        oracle_case_init(&b, &o);
+                        kernel_test_run(&b, (enum kernel_isa)isa, NULL, BY_DECODE);
+                        CU_ASSERT(kernel_test_same_bits(&a, &b));
+                        if (pages[i] == 64 || pages[i] == 24) {
+                                kernel_test_run(&b, (enum kernel_isa)isa, NULL, BY_PREFILL);
                                 CU_ASSERT(kernel_test_same_bits(&a, &b));
                         }
+                        oracle_case_deinit(&b);
                 }
-                oracle_case_deinit(&a);
-                oracle_case_deinit(&b);
         }
+        oracle_case_deinit(&a);
 }
 
 /* Rows of sequence b in a must be the first of `part`, a case of that sequence (up to some length)
