@@ -16,6 +16,7 @@
 #ifndef GPUMEMD_DEVICE_H
 #define GPUMEMD_DEVICE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <systemd/sd-event.h>
@@ -68,6 +69,9 @@ struct device {
         struct worker *creator, *scrubber;
         sd_event_source *creator_source, *scrubber_source;
         CUstream scrub_stream; /* the scrubber's */
+        bool measure_again;    /* the creator's: its last try found no memory */
+        /* What the creator last measured as free; UINT64_MAX: nothing new. */
+        _Atomic uint64_t measured_free_bytes;
 
         uint32_t watermark_low, watermark_high; /* of the fresh pool, frames */
         bool refilling;                         /* between falling under low and reaching high */

@@ -16,6 +16,24 @@ static int creator_start(void *userdata)
         return driver_errno(device->memory.driver->ctx_set_current(device->memory.context));
 }
 
+/* Others came or went: how much is free is worth asking. */
+static void measure_free(struct device *device)
+{
+        size_t free_bytes, total_bytes;
+
+        if (device->memory.driver->mem_get_info(&free_bytes, &total_bytes) == CUDA_SUCCESS)
+                atomic_store(&device->measured_free_bytes, free_bytes);
+}
+
+static void create(struct device *device, struct frame *frame, uint32_t number)
+{
+        bool exhausted = frame_memory_create(&device->memory, frame, number) == FRAME_EXHAUSTED;
+
+        if (exhausted || device->measure_again)
+                measure_free(device);
+        device->measure_again = exhausted;
+}
+
 static void creator_run(void *userdata, const uint32_t *numbers, size_t count)
 {
         struct device *device = userdata;
@@ -24,7 +42,7 @@ static void creator_run(void *userdata, const uint32_t *numbers, size_t count)
                 struct frame *frame = &device->table.frames[numbers[i]];
 
                 if (frame->work == FRAME_CREATING)
-                        frame_memory_create(&device->memory, frame, numbers[i]);
+                        create(device, frame, numbers[i]);
                 else
                         frame_memory_release(&device->memory, frame, numbers[i]);
         }
@@ -153,6 +171,21 @@ static void on_released(struct device *device, uint32_t number)
         tenant_forget(tenant->tenant);
 }
 
+/* What the daemon does not have and nobody can have is in use outside it. (Frames under way are
+ * counted as they will be; the next measurement puts that right.) */
+static void account_outside(struct device *device)
+{
+        uint64_t free_bytes = atomic_exchange(&device->measured_free_bytes, UINT64_MAX);
+        uint64_t ours = (uint64_t)(device->table.count - device->table.states[FRAME_FREE]) *
+                        device->table.frame_bytes;
+
+        if (free_bytes == UINT64_MAX)
+                return;
+        device->outside_bytes = device->total_bytes > free_bytes + ours
+                                        ? device->total_bytes - free_bytes - ours
+                                        : 0;
+}
+
 static int on_creator_done(sd_event_source *source, int fd, uint32_t revents, void *userdata)
 {
         struct device *device = userdata;
@@ -172,6 +205,7 @@ static int on_creator_done(sd_event_source *source, int fd, uint32_t revents, vo
                 else
                         on_released(device, number);
         }
+        account_outside(device);
         grant_run(device);
         filler_run(device);
         daemon_check_ready(device->daemon);

@@ -459,6 +459,7 @@ static void test_out_of_memory(void)
         CU_ASSERT_EQUAL(raw_grant(&a, object, 4, 0, ids), CODE(GPUMEM_E_AGAIN));
         CU_ASSERT_PTR_NOT_NULL(strstr(a.text, "outside the daemon"));
         CU_ASSERT_EQUAL(device->state, DEVICE_OK);
+        CU_ASSERT_EQUAL(device->outside_bytes, 5 * FAKE_GRANULARITY);
         CU_ASSERT_EQUAL(raw_grant(&a, object, 4, 50, ids), CODE(GPUMEM_E_TIMEOUT));
         CU_ASSERT_EQUAL(raw_grant(&a, object, 3, 0, ids), 0);
         CU_ASSERT_EQUAL(check(), 0);
@@ -466,6 +467,7 @@ static void test_out_of_memory(void)
         CU_ASSERT(UNTIL(device->queue.count == 1));
         fake_driver_use_outside(0);
         CU_ASSERT_EQUAL(raw_receive(&a, 10000), 0);
+        CU_ASSERT_EQUAL(device->outside_bytes, 0);
         raw_close(&a);
         stop();
 }
