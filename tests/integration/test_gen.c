@@ -334,6 +334,44 @@ static void test_two_engines(void)
         daemon_end(process);
 }
 
+/* Two engines, each left with one sequence, each needing a unit more, and none free: one lets go,
+ * so both finish. */
+static void test_deadlock(void)
+{
+        static const char prompt[] = "And it came to pass";
+        struct daemon_process *process = daemon_of(20 * MIB);
+        const char *expected = temporary("long.json");
+        const char *jsons[2] = {temporary("left.json"), temporary("right.json")};
+        struct child children[2];
+
+        run(0, NULL, NULL, "--reference", "--prompt", prompt, "--json", expected, "--quiet",
+            "--max-new-tokens", "1500", NULL);
+        CU_ASSERT_EQUAL_FATAL(total(expected, "generated_tokens"), 1500);
+        for (int i = 0; i < 2; i++) {
+                const char *arguments[] = {"--driver", "simulated",
+                                           "--socket", daemon_process_client_socket(process),
+                                           "--prompt", prompt,
+                                           "--expect", expected,
+                                           "--json",   jsons[i],
+                                           "--quiet",  "--max-new-tokens",
+                                           "1500",     "--step-delay-ms",
+                                           "1",        NULL};
+
+                child_start(&children[i], NULL, arguments);
+        }
+        for (int i = 0; i < 2; i++) {
+                const int code = child_wait(&children[i]);
+
+                CU_ASSERT_EQUAL(code, 0);
+                if (code)
+                        fprintf(stderr, "\nexit %d: %s\n", code, children[i].text);
+        }
+        /* Unless one was so late that the other had both units from the start, somebody let go. */
+        if (total(jsons[0], "units_grown") + total(jsons[1], "units_grown") > 4)
+                CU_ASSERT(total(jsons[0], "preemptions") + total(jsons[1], "preemptions") > 0);
+        daemon_end(process);
+}
+
 static void test_too_small(void)
 {
         static const uint64_t sizes[] = {2, 6, 8};
@@ -537,7 +575,8 @@ static int clean_up(void)
 {
         static const char *const names[] = {
                 "reference.json", "changed.json",     "paged.json",    "tiny.json",
-                "limit.json",     "interrupted.json", "portable.json", "text",
+                "limit.json",     "interrupted.json", "portable.json", "long.json",
+                "left.json",      "right.json",       "text",
         };
 
         for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
@@ -564,6 +603,7 @@ int main(void)
             !CU_add_test(suite, "a tiny device", test_tiny_device) ||
             !CU_add_test(suite, "a limit of its own", test_own_limit) ||
             !CU_add_test(suite, "two engines", test_two_engines) ||
+            !CU_add_test(suite, "two engines that wait for each other", test_deadlock) ||
             !CU_add_test(suite, "devices that are too small", test_too_small) ||
             !CU_add_test(suite, "signals", test_signals) ||
             !CU_add_test(suite, "killed", test_killed) ||
