@@ -9,9 +9,10 @@
  * must equal what arrived.
  *
  * Order. A session is one connection for one device of one process. The client sends HELLO first
- * and once. After that it has one request outstanding at a time; each request gets one reply with
- * the request's serial (serials start at 1 and grow by 1): the matching *_REPLY, or ERROR. Events
- * come from the daemon at any time, with serial 0, and are never answered.
+ * and once (a HELLO that was refused may be said again). After that it has one request outstanding
+ * at a time; each request gets one reply with the request's serial: the matching *_REPLY, or ERROR.
+ * Serials start at 1 and grow by 1; after UINT32_MAX comes 1. Events come from the daemon at any
+ * time, with serial 0, and are never answered.
  *
  * Trust. The daemon believes nothing in a message that it cannot check; who the client is, it asks
  * the kernel. A malformed message (wrong length, count, descriptor count, reserved bit) gets ERROR
