@@ -17,7 +17,7 @@ int address_space_init(struct address_space *space, const struct driver *driver,
         result = driver->mem_address_reserve(&space->base, bytes, 0, 0, 0);
         if (result != CUDA_SUCCESS) {
                 space->base = 0;
-                client_error_driver(driver, result, "cuMemAddressReserve");
+                client_message_driver(driver, result, "cuMemAddressReserve");
                 return client_error_prefix(GPUMEM_E_DEVICE, "reserving %" PRIu64 " bytes", bytes);
         }
         space->bytes = bytes;

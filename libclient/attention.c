@@ -68,13 +68,11 @@ static int launch(struct kernel_job *job, gpumem_stream stream)
         return client_error_driver(driver, result, "cuLaunchHostFunc");
 }
 
-static int check_batch(const struct gpumem_batch *batch, uint32_t layer, const void *operands)
+static int check_batch(const struct gpumem_batch *batch, uint32_t layer)
 {
         const struct gpumem_kv_geometry *layout;
         int r;
 
-        if (!batch || !operands)
-                return client_error(GPUMEM_E_INVALID, "the batch or an operand is NULL");
         r = kv_check(batch->kv);
         if (r < 0)
                 return r;
@@ -176,7 +174,9 @@ GPUMEM_API int gpumem_kv_write(struct gpumem_batch *batch, uint32_t layer,
         struct kernel_job *job;
         int r;
 
-        r = check_batch(batch, layer, key && value ? key : NULL);
+        if (!batch || !key || !value)
+                return client_error(GPUMEM_E_INVALID, "batch, key or value is NULL");
+        r = check_batch(batch, layer);
         if (r < 0)
                 return r;
         if (batch->view.tokens == 0)
@@ -231,7 +231,9 @@ static int attend(struct gpumem_batch *batch, uint32_t layer, const struct gpume
         float *lse = NULL;
         int r;
 
-        r = check_batch(batch, layer, args);
+        if (!batch || !args)
+                return client_error(GPUMEM_E_INVALID, "batch or args is NULL");
+        r = check_batch(batch, layer);
         if (r < 0)
                 return r;
         layout = &batch->kv->geometry.layout;

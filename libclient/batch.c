@@ -268,19 +268,19 @@ static int begin(struct gpumem_kv *kv, const gpumem_seq *seqs, uint32_t sequence
         struct page_copy *copies = malloc(sequences * sizeof(*copies));
         struct gpumem_batch *batch = allocate(kv, sequences, need);
         bool room = copies && batch;
-        int r;
+        int r = 0;
 
         for (uint32_t i = 0; i < sequences && room; i++)
                 room = sequence_reserve(&kv->sequences, sequence_find(&kv->sequences, seqs[i]),
                                         tokens_each[i]) == 0;
-        if (room)
-                r = kv_pin(kv, batch, &batch->pin);
+        if (!room)
+                client_message_set("host memory for a batch");
         else
-                r = client_error(GPUMEM_E_NO_MEMORY, "host memory for a batch");
-        if (r < 0) {
+                r = kv_pin(kv, batch, &batch->pin);
+        if (!room || r < 0) {
                 free(batch);
                 free(copies);
-                return r;
+                return room ? r : GPUMEM_E_NO_MEMORY;
         }
         r = commit(batch, seqs, tokens_each, copies, stream);
         free(copies);

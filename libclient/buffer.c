@@ -65,6 +65,7 @@ static int map_frames(struct gpumem_buffer *buffer)
 
         STAILQ_FOREACH(set, &buffer->frames, link)
         {
+                /* cppcheck-suppress uninitvar */
                 r = address_space_map(&buffer->space, offset, set, &buffer->stuck);
                 if (r < 0)
                         break;

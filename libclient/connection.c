@@ -54,7 +54,7 @@ int client_connection_init(struct client_connection *connection, const char *pat
                                     "socket path %s is too long; a socket's path has at most %zu "
                                     "bytes",
                                     path, sizeof(address.sun_path) - 1);
-        strcpy(address.sun_path, path);
+        memcpy(address.sun_path, path, strlen(path) + 1);
         fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
         if (fd < 0) {
                 error = errno;

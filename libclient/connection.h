@@ -57,7 +57,7 @@ struct client_connection {
         pthread_mutex_t lock; /* covers what follows, except where "turn" is said */
         pthread_cond_t passed;
         bool taken;
-        TAILQ_HEAD(, connection_waiter) waiters;
+        TAILQ_HEAD(connection_waiters, connection_waiter) waiters;
         bool down;
         struct connection_events events;
 

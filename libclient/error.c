@@ -24,7 +24,7 @@ int client_message_restore(int error, const struct client_message *kept)
         return error;
 }
 
-int client_error(int error, const char *format, ...)
+void client_message_set(const char *format, ...)
 {
         /* Formatted aside: the arguments may point into the message itself. */
         char text[MESSAGE_SIZE];
@@ -34,10 +34,9 @@ int client_error(int error, const char *format, ...)
         vsnprintf(text, sizeof(text), format, arguments);
         va_end(arguments);
         memcpy(message, text, sizeof(message));
-        return error;
 }
 
-int client_error_prefix(int error, const char *format, ...)
+void client_message_prefix(const char *format, ...)
 {
         char text[MESSAGE_SIZE];
         va_list arguments;
@@ -55,15 +54,14 @@ int client_error_prefix(int error, const char *format, ...)
                 text[sizeof(text) - 1] = '\0';
         }
         memcpy(message, text, sizeof(message));
-        return error;
 }
 
-int client_error_driver(const struct driver *driver, CUresult result, const char *call)
+void client_message_driver(const struct driver *driver, CUresult result, const char *call)
 {
         const char *detail = driver->error_detail ? driver->error_detail() : "";
 
-        return client_error(GPUMEM_E_DEVICE, "%s failed: %s%s%s", call,
-                            driver_error_name(driver, result), *detail ? ": " : "", detail);
+        client_message_set("%s failed: %s%s%s", call, driver_error_name(driver, result),
+                           *detail ? ": " : "", detail);
 }
 
 GPUMEM_API const char *gpumem_error_message(void)

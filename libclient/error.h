@@ -10,8 +10,10 @@
 
 #include "libclient/driver/driver.h"
 
-/* Keeps the sentence and returns `error` (a negative enum gpumem_error). */
-int client_error(int error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Keeps the sentence; the value is `error` (a negative enum gpumem_error). A macro, so that who
+ * reads the call, man or analyser, sees which value it has. */
+#define client_error(error, ...) (client_message_set(__VA_ARGS__), (error))
+void client_message_set(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* The sentence across calls that may fail themselves while they undo. */
 struct client_message {
@@ -20,10 +22,13 @@ struct client_message {
 struct client_message client_message_keep(void);
 int client_message_restore(int error, const struct client_message *kept);
 
-/* Puts "context: " before the sentence that is there, and returns `error`. */
-int client_error_prefix(int error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Puts "context: " before the sentence that is there; the value is `error`. */
+#define client_error_prefix(error, ...) (client_message_prefix(__VA_ARGS__), (error))
+void client_message_prefix(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* A failed driver call: GPUMEM_E_DEVICE, with the driver's name of the result and its own words. */
-int client_error_driver(const struct driver *driver, CUresult result, const char *call);
+#define client_error_driver(driver, result, call)                                                  \
+        (client_message_driver((driver), (result), (call)), GPUMEM_E_DEVICE)
+void client_message_driver(const struct driver *driver, CUresult result, const char *call);
 
 #endif

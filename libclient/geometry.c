@@ -66,6 +66,10 @@ uint32_t geometry_unit_frames(uint64_t page_bytes, uint64_t frame_bytes,
 {
         uint32_t best = 1001;
 
+        if (page_bytes == 0 || frame_bytes == 0) {
+                *best_permille = best;
+                return 0;
+        }
         for (uint32_t frames = 1; frames <= GEOMETRY_UNIT_FRAMES_MAX; frames++) {
                 uint64_t unit = frames * frame_bytes;
                 uint64_t remainder = unit % page_bytes;
@@ -129,7 +133,8 @@ int geometry_compute(struct geometry *out, const struct gpumem_kv_options *optio
         layout->page_stride = layout->head_stride * layout->kv_heads;
         layout->page_bytes = (uint64_t)layout->page_stride * layout->layers;
 
-        if (frame_bytes == 0 || frame_bytes > GEOMETRY_RANGE_BYTES_MAX / GEOMETRY_UNIT_FRAMES_MAX)
+        if (layout->page_bytes == 0 || frame_bytes == 0 ||
+            frame_bytes > GEOMETRY_RANGE_BYTES_MAX / GEOMETRY_UNIT_FRAMES_MAX)
                 return client_error(GPUMEM_E_LIMIT, "a frame of %" PRIu64 " bytes is not usable",
                                     frame_bytes);
         layout->unit_frames =

@@ -238,7 +238,7 @@ static int request_once(struct gpumem *session, uint64_t object, uint32_t sets, 
                 r = GPUMEM_E_AGAIN; /* the daemon's own "not within wait_ms" */
         }
         client_connection_pass_turn(connection);
-        if (r < 0)
+        if (r != 0)
                 return r;
 
         r = import_frames(session, ids, &fds, sets, frames, list, &stuck);

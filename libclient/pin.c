@@ -29,7 +29,7 @@ int pin_table_init(struct pin_table *table, const struct driver *driver, atomic_
 
 void pin_table_deinit(struct pin_table *table)
 {
-        for (uint32_t i = 0; i < table->spare_count; i++)
+        for (uint32_t i = 0; table->spare && i < table->spare_count; i++)
                 table->driver->event_destroy(table->spare[i]);
         table->spare_count = 0;
         free(table->ring);

@@ -35,7 +35,7 @@ int session_copy_name(char *field, const char *name)
         if (strlen(name) >= GPUMEM_NAME_MAX)
                 return client_error(GPUMEM_E_INVALID, "a name has at most %d bytes",
                                     GPUMEM_NAME_MAX - 1);
-        strcpy(field, name);
+        memcpy(field, name, strlen(name) + 1);
         if (wire_text_check(field, GPUMEM_NAME_MAX, 0) != WIRE_OK)
                 return client_error(GPUMEM_E_INVALID,
                                     "a name must be UTF-8 without control characters");

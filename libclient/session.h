@@ -35,6 +35,9 @@
 struct gpumem_buffer;
 struct gpumem_kv;
 
+TAILQ_HEAD(kv_list, gpumem_kv);
+TAILQ_HEAD(buffer_list, gpumem_buffer);
+
 struct gpumem {
         pid_t pid; /* of the process it is valid in */
         struct driver *driver;
@@ -52,9 +55,9 @@ struct gpumem {
 
         pthread_mutex_t lock;    /* covers what follows */
         pthread_cond_t released; /* nobody walks on a pool any more */
-        TAILQ_HEAD(, gpumem_kv) pools;
-        TAILQ_HEAD(, gpumem_kv) stranded; /* left at disconnect: a stream would not end */
-        TAILQ_HEAD(, gpumem_buffer) buffers;
+        struct kv_list pools;
+        struct kv_list stranded; /* left at disconnect: a stream would not end */
+        struct buffer_list buffers;
         struct kernel_pool *kernels; /* made when first needed */
 
         struct grower grower;
