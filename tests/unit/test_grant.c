@@ -123,7 +123,8 @@ static void test_queue(void)
         CU_ASSERT_EQUAL(raw_grant(&a, object[0], 7, 0, ids), 0);
         core_ask(&b, object[1], 4, 10000);
         CU_ASSERT(CORE_UNTIL(core.device->queue.count == 1));
-        /* One is left, but it is spoken for. */
+        /* One is left, and there, but it is spoken for. */
+        CU_ASSERT(CORE_UNTIL(core.device->fresh.count == 1));
         CU_ASSERT_EQUAL(raw_grant(&c, object[2], 1, 0, more), CODE(GPUMEM_E_AGAIN));
         core_ask(&c, object[2], 1, 10000);
         CU_ASSERT(CORE_UNTIL(core.device->queue.count == 2));
