@@ -126,7 +126,7 @@ static void test_lifo_moves_nothing(void)
 static void test_prefers_fullest(void)
 {
         struct page_allocator a;
-        uint32_t *held = malloc(64 * 64 * sizeof(*held));
+        uint32_t *held = malloc((64 * 64 + 1) * sizeof(*held));
         uint32_t count = 0;
 
         random_state = 88172645463325252u;
