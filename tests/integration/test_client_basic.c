@@ -215,8 +215,8 @@ static void test_daemon_killed(void)
         start = client_test_now_ms();
         CU_ASSERT_EQUAL(gpumem_get_info(session, &info), GPUMEM_E_DOWN);
         CU_ASSERT_EQUAL(gpumem_get_info(session, &info), GPUMEM_E_DOWN);
-        CU_ASSERT_EQUAL(gpumem_buffer_create(session, 2 * MIB, "b", 1000, &other), GPUMEM_E_DOWN);
-        CU_ASSERT(client_test_now_ms() - start < 1000);
+        CU_ASSERT_EQUAL(gpumem_buffer_create(session, 2 * MIB, "b", 30000, &other), GPUMEM_E_DOWN);
+        CU_ASSERT(client_test_now_ms() - start < 5000);
         CU_ASSERT_EQUAL(host[0], 1);
         host[2 * MIB - 1] = 2;
         /* What needs no daemon goes on. */
@@ -224,7 +224,7 @@ static void test_daemon_killed(void)
         CU_ASSERT_EQUAL(gpumem_seq_free(kv, seq), 0);
         CU_ASSERT_EQUAL(gpumem_kv_free(kv), 0);
         gpumem_disconnect(session);
-        CU_ASSERT(client_test_now_ms() - start < 3000);
+        CU_ASSERT(client_test_now_ms() - start < 9000);
 }
 
 /* C14: a daemon that does not answer costs a deadline, and is usable again when it does. */
@@ -240,9 +240,9 @@ static void test_daemon_stopped(void)
         start = client_test_now_ms();
         CU_ASSERT_EQUAL(gpumem_get_info(session, &info), GPUMEM_E_TIMEOUT);
         CU_ASSERT_PTR_NOT_NULL(strstr(gpumem_error_message(), "gpumemd"));
-        CU_ASSERT(client_test_now_ms() - start < 1500);
+        CU_ASSERT(client_test_now_ms() - start < 5000);
         CU_ASSERT_EQUAL(gpumem_buffer_create(session, 2 * MIB, NULL, 0, &buffer), GPUMEM_E_TIMEOUT);
-        CU_ASSERT(client_test_now_ms() - start < 3000);
+        CU_ASSERT(client_test_now_ms() - start < 9000);
         kill(daemon_process_pid(process), SIGCONT);
         for (int i = 0; i < 50; i++) {
                 r = gpumem_get_info(session, &info);

@@ -152,7 +152,7 @@ static void test_exhaustion(void)
         started = client_test_now_ms();
         CU_ASSERT_EQUAL(gpumem_seq_append(kv, seqs[0], unit_tokens, driver.stream, 5000),
                         GPUMEM_E_AGAIN);
-        CU_ASSERT(client_test_now_ms() - started < 1000);
+        CU_ASSERT(client_test_now_ms() - started < 4000);
         CU_ASSERT_PTR_NOT_NULL(strstr(gpumem_error_message(), "pin"));
         CLIENT_TEST_OK(gpumem_batch_cancel(batch, driver.stream));
         client_test_synchronize(&driver);
