@@ -12,7 +12,9 @@
  * and once (a HELLO that was refused may be said again). After that it has one request outstanding
  * at a time; each request gets one reply with the request's serial: the matching *_REPLY, or ERROR.
  * Serials start at 1 and grow by 1; after UINT32_MAX comes 1. Events come from the daemon at any
- * time, with serial 0, and are never answered.
+ * time, with serial 0, and are never answered. A client that is turned away (too many of them) gets
+ * ERROR with serial 1 and the connection is closed, perhaps before HELLO could be sent: a client
+ * whose HELLO cannot be sent (EPIPE) reads what is there first.
  *
  * Trust. The daemon believes nothing in a message that it cannot check; who the client is, it asks
  * the kernel. A malformed message (wrong length, count, descriptor count, reserved bit) gets ERROR

@@ -130,7 +130,9 @@ int raw_call(struct raw_client *client, void *message)
 {
         int r = raw_send(client, message);
 
-        return r < 0 ? r : raw_receive(client, RAW_TIMEOUT_MS);
+        /* Who was turned away may find the connection closed before it said a word; why, is still
+         * there. */
+        return r < 0 && r != -EPIPE ? r : raw_receive(client, RAW_TIMEOUT_MS);
 }
 
 int raw_hello(struct raw_client *client, const uint8_t uuid[16], uint64_t granularity,
