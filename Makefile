@@ -58,6 +58,7 @@ WIRE_OBJS    := $(call objs,libclient/wire)
 KERNEL_OBJS  := $(call objs,kernels/cpu)
 CLIENT_OBJS  := $(call objs,libclient)
 SIM_OBJS     := $(call objs,libclient/simcuda)
+SIM_PROFILES := $(patsubst libclient/simcuda/%,$(BUILD)/%,$(wildcard libclient/simcuda/profiles/*.profile))
 DAEMON_OBJS  := $(filter-out %/main.o,$(call objs,daemon))
 CTL_OBJS     := $(filter-out %/main.o,$(call objs,tools/gpumemctl))
 GEN_OBJS     := $(filter-out %/main.o,$(call objs,tools/gen))
@@ -104,7 +105,7 @@ build: deps
 	$(Q)$(MAKE) --no-print-directory SAN='$(SAN)' products
 
 .PHONY: products
-products: $(PRODUCTS) man pkgconfig
+products: $(PRODUCTS) $(SIM_PROFILES) man pkgconfig
 
 # --- objects -------------------------------------------------------------------------------------
 # A kernel file says in its name which instruction set it may use; only those files get the flags.
@@ -148,9 +149,14 @@ $(eval $(call archive,$(A_BENCH),$(BENCH_OBJS)))
 $(eval $(call archive,$(A_SUPPORT),$(SUPPORT_OBJS)))
 
 # --- products ------------------------------------------------------------------------------------
-$(BUILD)/libcuda-sim.so: $(SIM_OBJS)
+$(BUILD)/libcuda-sim.so: $(SIM_OBJS) | $(SIM_PROFILES)
 	$(say) LD $@
 	$(Q)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libcuda-sim.so -o $@ $^ -lrt -ldl
+
+# Beside the library, where it looks for them.
+$(BUILD)/profiles/%.profile: libclient/simcuda/profiles/%.profile
+	@mkdir -p $(@D)
+	$(Q)cp $< $@
 
 $(BUILD)/libgpumem.so.$(VERSION): $(CLIENT_OBJS) $(A_DRIVER) $(A_WIRE) $(A_KERNEL)
 	$(say) LD $@

@@ -7,6 +7,7 @@ INSTALLED := \
   755:$(BUILD)/gpumem-bench:$(BINDIR)/gpumem-bench \
   755:$(BUILD)/libgpumem.so.$(VERSION):$(LIBDIR)/libgpumem.so.$(VERSION) \
   755:$(BUILD)/libcuda-sim.so:$(LIBDIR)/libcuda-sim.so \
+  $(foreach p,$(wildcard libclient/simcuda/profiles/*.profile),644:$(p):$(PREFIX)/share/gpumem/profiles/$(notdir $(p))) \
   644:$(BUILD)/gpumem.pc:$(LIBDIR)/pkgconfig/gpumem.pc \
   644:systemd/gpumemd.conf:$(SYSCONFDIR)/gpumem/gpumemd.conf \
   $(foreach h,$(wildcard include/gpumem/*),644:$(h):$(PREFIX)/include/gpumem/$(notdir $(h))) \

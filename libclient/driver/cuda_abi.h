@@ -32,6 +32,7 @@ typedef enum gpumem_cu_result {
         CUDA_ERROR_NOT_MAPPED = 211,
         CUDA_ERROR_ECC_UNCORRECTABLE = 214,
         CUDA_ERROR_INVALID_PTX = 218,
+        CUDA_ERROR_JIT_COMPILER_NOT_FOUND = 221,
         CUDA_ERROR_CONTAINED = 226,
         CUDA_ERROR_FILE_NOT_FOUND = 301,
         CUDA_ERROR_SHARED_OBJECT_INIT_FAILED = 303,
@@ -75,6 +76,9 @@ typedef struct CUarray_st *CUarray;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
 typedef void (*CUhostFn)(void *user_data);
+/* Of these two only the size matters here. */
+typedef unsigned int CUjit_option;
+typedef unsigned int CUfunction_attribute;
 
 #define CU_STREAM_LEGACY     ((CUstream)0x1)
 #define CU_STREAM_PER_THREAD ((CUstream)0x2)

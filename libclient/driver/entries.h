@@ -98,6 +98,16 @@ DRIVER_ENTRY(mem_retain_allocation_handle, cuMemRetainAllocationHandle,
 DRIVER_ENTRY(mem_get_allocation_properties, cuMemGetAllocationPropertiesFromHandle,
              (CUmemAllocationProp * properties, CUmemGenericAllocationHandle handle))
 
+/* Device code: on the simulator there is none, and these say so. */
+DRIVER_ENTRY(module_load_data, cuModuleLoadData, (CUmodule * module, const void *image))
+DRIVER_ENTRY(module_unload, cuModuleUnload, (CUmodule module))
+DRIVER_ENTRY(module_get_function, cuModuleGetFunction,
+             (CUfunction * function, CUmodule module, const char *name))
+DRIVER_ENTRY(launch_kernel, cuLaunchKernel,
+             (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+              unsigned int block_x, unsigned int block_y, unsigned int block_z,
+              unsigned int shared_bytes, CUstream stream, void **parameters, void **extra))
+
 DRIVER_ENTRY(stream_create, cuStreamCreate, (CUstream * stream, unsigned int flags))
 DRIVER_ENTRY(stream_create_with_priority, cuStreamCreateWithPriority,
              (CUstream * stream, unsigned int flags, int priority))

@@ -9,6 +9,8 @@
 
 #define DEFAULT_MEMORY      (UINT64_C(1) << 30)
 #define DEFAULT_GRANULARITY (UINT64_C(2) << 20)
+#define DEFAULT_PAUSE_US    200
+#define PAUSE_US_MAX        1000000
 #define PAGE_BYTES          4096
 
 static const char *variable(const char *name)
@@ -79,7 +81,7 @@ static CUresult read_number(const char *name, uint64_t minimum, uint64_t maximum
 CUresult sim_config_read(struct sim_config *config)
 {
         const char *directory = variable("GPUMEM_SIM_DIR");
-        uint64_t devices = 1;
+        uint64_t devices = 1, sparse = 0, pause_us = DEFAULT_PAUSE_US;
         CUresult result;
         int length;
 
@@ -106,7 +108,11 @@ CUresult sim_config_read(struct sim_config *config)
                 result = read_number("GPUMEM_SIM_GRANULARITY", PAGE_BYTES, UINT64_C(1) << 30,
                                      &config->granularity, &config->machine_is_set);
         if (result == CUDA_SUCCESS)
+                result = read_number("GPUMEM_SIM_SPARSE", 0, 1, &sparse, &config->machine_is_set);
+        if (result == CUDA_SUCCESS)
                 result = read_number("GPUMEM_SIM_SEED", 0, UINT64_MAX, &config->seed, NULL);
+        if (result == CUDA_SUCCESS)
+                result = read_number("GPUMEM_SIM_PAUSE_US", 1, PAUSE_US_MAX, &pause_us, NULL);
         if (result != CUDA_SUCCESS)
                 return result;
 
@@ -115,5 +121,7 @@ CUresult sim_config_read(struct sim_config *config)
                                 "GPUMEM_SIM_GRANULARITY=%llu is not a power of two",
                                 (unsigned long long)config->granularity);
         config->devices = (uint32_t)devices;
+        config->sparse = sparse != 0;
+        config->pause_us = (uint32_t)pause_us;
         return CUDA_SUCCESS;
 }

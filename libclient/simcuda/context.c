@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "libclient/simcuda/control.h"
 #include "libclient/simcuda/fault.h"
 #include "libclient/simcuda/stream.h"
 
@@ -119,11 +120,34 @@ void context_poison_all(CUresult error)
                         context_poison(&contexts[i], error);
 }
 
+void context_poison_current(CUresult error)
+{
+        struct context *context = context_current();
+
+        if (context)
+                context_poison(context, error);
+        else
+                context_poison_all(error);
+}
+
+void contexts_lose_devices(uint32_t lost)
+{
+        uint32_t i;
+
+        pthread_mutex_lock(&sim.work_lock);
+        for (i = 0; i < CONTEXTS_MAX; i++)
+                if (contexts[i].alive && (lost & (UINT32_C(1) << contexts[i].device)))
+                        context_poison(&contexts[i], control_lost_error(contexts[i].device));
+        pthread_mutex_unlock(&sim.work_lock);
+}
+
 /* Work lock held. */
 static CUresult start(struct context *context, int device, bool primary)
 {
-        CUresult result;
+        CUresult result = control_lost_error(device);
 
+        if (result != CUDA_SUCCESS)
+                return sim_fail(result, "device %d is lost", device);
         context->device = device;
         context->primary = primary;
         context->generation++;
@@ -149,7 +173,7 @@ static void finish(struct context *context)
         pthread_mutex_unlock(&sim.work_lock);
 }
 
-SIM_API(cuDevicePrimaryCtxRetain, (CUcontext * out, CUdevice device))
+SIM_API(cuDevicePrimaryCtxRetain, (CUcontext * out, CUdevice device), (out, device))
 {
         struct context *context;
         CUresult result = CUDA_SUCCESS;
@@ -199,19 +223,19 @@ static CUresult primary_end(CUdevice device, bool reset)
         return CUDA_SUCCESS;
 }
 
-SIM_API(cuDevicePrimaryCtxRelease_v2, (CUdevice device))
+SIM_API(cuDevicePrimaryCtxRelease_v2, (CUdevice device), (device))
 {
         return primary_end(device, false);
 }
 SIM_ALIAS(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2);
 
-SIM_API(cuDevicePrimaryCtxReset_v2, (CUdevice device))
+SIM_API(cuDevicePrimaryCtxReset_v2, (CUdevice device), (device))
 {
         return primary_end(device, true);
 }
 SIM_ALIAS(cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset_v2);
 
-SIM_API(cuDevicePrimaryCtxSetFlags_v2, (CUdevice device, unsigned int flags))
+SIM_API(cuDevicePrimaryCtxSetFlags_v2, (CUdevice device, unsigned int flags), (device, flags))
 {
         SIM_ENTER();
         if (!sim_device_valid(device))
@@ -220,7 +244,8 @@ SIM_API(cuDevicePrimaryCtxSetFlags_v2, (CUdevice device, unsigned int flags))
 }
 SIM_ALIAS(cuDevicePrimaryCtxSetFlags, cuDevicePrimaryCtxSetFlags_v2);
 
-SIM_API(cuDevicePrimaryCtxGetState, (CUdevice device, unsigned int *flags, int *active))
+SIM_API(cuDevicePrimaryCtxGetState, (CUdevice device, unsigned int *flags, int *active),
+        (device, flags, active))
 {
         SIM_ENTER();
         if (!flags || !active)
@@ -243,7 +268,8 @@ static CUresult push(CUcontext handle)
         return CUDA_SUCCESS;
 }
 
-SIM_API(cuCtxCreate_v2, (CUcontext * out, unsigned int flags, CUdevice device))
+SIM_API(cuCtxCreate_v2, (CUcontext * out, unsigned int flags, CUdevice device),
+        (out, flags, device))
 {
         CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
         uint32_t i;
@@ -267,7 +293,7 @@ SIM_API(cuCtxCreate_v2, (CUcontext * out, unsigned int flags, CUdevice device))
 }
 SIM_ALIAS(cuCtxCreate, cuCtxCreate_v2);
 
-SIM_API(cuCtxDestroy_v2, (CUcontext handle))
+SIM_API(cuCtxDestroy_v2, (CUcontext handle), (handle))
 {
         struct context *context;
 
@@ -298,7 +324,7 @@ static bool is_alive(CUcontext handle)
         return alive;
 }
 
-SIM_API(cuCtxPushCurrent_v2, (CUcontext handle))
+SIM_API(cuCtxPushCurrent_v2, (CUcontext handle), (handle))
 {
         SIM_ENTER();
         if (!is_alive(handle))
@@ -307,7 +333,7 @@ SIM_API(cuCtxPushCurrent_v2, (CUcontext handle))
 }
 SIM_ALIAS(cuCtxPushCurrent, cuCtxPushCurrent_v2);
 
-SIM_API(cuCtxPopCurrent_v2, (CUcontext * out))
+SIM_API(cuCtxPopCurrent_v2, (CUcontext * out), (out))
 {
         SIM_ENTER();
         if (current.depth == 0)
@@ -319,7 +345,7 @@ SIM_API(cuCtxPopCurrent_v2, (CUcontext * out))
 }
 SIM_ALIAS(cuCtxPopCurrent, cuCtxPopCurrent_v2);
 
-SIM_API(cuCtxSetCurrent, (CUcontext handle))
+SIM_API(cuCtxSetCurrent, (CUcontext handle), (handle))
 {
         SIM_ENTER();
         if (handle && !is_alive(handle))
@@ -329,7 +355,7 @@ SIM_API(cuCtxSetCurrent, (CUcontext handle))
         return handle ? push(handle) : CUDA_SUCCESS;
 }
 
-SIM_API(cuCtxGetCurrent, (CUcontext * out))
+SIM_API(cuCtxGetCurrent, (CUcontext * out), (out))
 {
         SIM_ENTER();
         if (!out)
@@ -338,7 +364,7 @@ SIM_API(cuCtxGetCurrent, (CUcontext * out))
         return CUDA_SUCCESS;
 }
 
-SIM_API(cuCtxGetDevice, (CUdevice * device))
+SIM_API(cuCtxGetDevice, (CUdevice * device), (device))
 {
         struct context *context;
         CUresult result = context_enter(&context);
@@ -351,7 +377,7 @@ SIM_API(cuCtxGetDevice, (CUdevice * device))
         return CUDA_SUCCESS;
 }
 
-SIM_API(cuCtxGetFlags, (unsigned int *flags))
+SIM_API(cuCtxGetFlags, (unsigned int *flags), (flags))
 {
         struct context *context;
         CUresult result = context_enter(&context);
@@ -364,7 +390,7 @@ SIM_API(cuCtxGetFlags, (unsigned int *flags))
         return CUDA_SUCCESS;
 }
 
-SIM_API(cuCtxGetStreamPriorityRange, (int *least, int *greatest))
+SIM_API(cuCtxGetStreamPriorityRange, (int *least, int *greatest), (least, greatest))
 {
         struct context *context;
         CUresult result = context_enter(&context);
@@ -379,7 +405,7 @@ SIM_API(cuCtxGetStreamPriorityRange, (int *least, int *greatest))
         return CUDA_SUCCESS;
 }
 
-SIM_API(cuCtxSynchronize, (void))
+SIM_API(cuCtxSynchronize, (void), ())
 {
         struct context *context;
         CUresult result = context_enter(&context);

@@ -43,6 +43,11 @@ void context_poison(struct context *context, CUresult error);
 /* Poisons every living context; for accesses whose context nobody knows. Async-signal-safe. */
 void context_poison_all(CUresult error);
 
+/* Without locks: poisons the current context of this thread, or all if there is none. */
+void context_poison_current(CUresult error);
+/* Without locks: poisons every living context on one of these devices (a bit mask) with the error
+ * the machine notes for it. */
+void contexts_lose_devices(uint32_t lost);
 /* Marks this thread as running a host function; returns what it was before. */
 bool context_in_host_function(bool on);
 

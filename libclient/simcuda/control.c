@@ -8,7 +8,10 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
+
+#include "libclient/simcuda/profile.h"
 
 #define CONTROL_NAME  "control"
 #define SLOT_PREFIX   "frame-"
@@ -237,7 +240,25 @@ static void bury(uint32_t process)
                 }
                 control->held[process][i] = 0;
         }
+        control->dead_since_ns[process] = 0;
         control->attached[process] = 0;
+}
+
+/* Lock held. Whether the memory of a process that is dead has been late for as long as the profile
+ * says. */
+static bool late_enough(uint32_t process)
+{
+        uint64_t late_ns = profile_late_return_ns(), now_ns;
+        uint64_t *since = &machine.control->dead_since_ns[process];
+        struct timespec now;
+
+        if (late_ns == 0)
+                return true;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+        if (*since == 0)
+                *since = now_ns;
+        return now_ns - *since >= late_ns;
 }
 
 void control_reclaim(void)
@@ -248,7 +269,7 @@ void control_reclaim(void)
         control_lock();
         for (i = 0; i < CONTROL_PROCESSES; i++)
                 if (control->attached[i] && i != machine.process &&
-                    !range_is_locked(LOCK_PROCESSES + (off_t)i, 1))
+                    !range_is_locked(LOCK_PROCESSES + (off_t)i, 1) && late_enough(i))
                         bury(i);
 
         /* One slot per turn of the lock: deleting a file takes as long as its memory is large. */
@@ -262,6 +283,17 @@ void control_reclaim(void)
                 control_free_slot(i);
         }
         control_unlock();
+}
+
+CUresult control_lost_error(int device)
+{
+        const struct control *control = machine.control;
+        CUresult error;
+
+        if (!(atomic_load(&control->lost) & (UINT32_C(1) << device)))
+                return CUDA_SUCCESS;
+        error = (CUresult)control->lost_error[device];
+        return error == CUDA_SUCCESS ? CUDA_ERROR_DEVICE_UNAVAILABLE : error;
 }
 
 void control_detach(void)
@@ -351,6 +383,7 @@ static CUresult build_machine(const struct sim_config *config)
         control->devices = config->devices;
         control->granularity = config->granularity;
         control->memory_bytes = config->memory_bytes;
+        control->sparse = config->sparse;
         control->layout = sizeof(*control);
         for (i = 0; i < SIM_DEVICES_MAX; i++)
                 control->used_bytes[i] = 0;
@@ -361,7 +394,8 @@ static CUresult build_machine(const struct sim_config *config)
 static bool same_machine(const struct control *control, const struct sim_config *config)
 {
         return control->devices == config->devices && control->granularity == config->granularity &&
-               control->memory_bytes == config->memory_bytes;
+               control->memory_bytes == config->memory_bytes &&
+               (control->sparse != 0) == config->sparse;
 }
 
 /* Setup lock held. Takes a free entry of the process table. */
@@ -422,19 +456,20 @@ static CUresult join_or_build(struct sim_config *config)
         }
         if (result == CUDA_SUCCESS && config->machine_is_set && !same_machine(control, config)) {
                 control->attached[machine.process] = 0;
-                result = sim_fail(
-                        CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
-                        "%s is in use as %u devices of %llu bytes, granularity %llu: GPUMEM_SIM_* "
-                        "of this process says otherwise",
-                        config->directory, control->devices,
-                        (unsigned long long)control->memory_bytes,
-                        (unsigned long long)control->granularity);
+                result = sim_fail(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
+                                  "%s is in use as %u devices of %llu bytes, granularity %llu%s: "
+                                  "GPUMEM_SIM_* of this process says otherwise",
+                                  config->directory, control->devices,
+                                  (unsigned long long)control->memory_bytes,
+                                  (unsigned long long)control->granularity,
+                                  control->sparse ? ", sparse" : "");
         }
         if (result != CUDA_SUCCESS)
                 return result;
         config->devices = control->devices;
         config->granularity = control->granularity;
         config->memory_bytes = control->memory_bytes;
+        config->sparse = control->sparse != 0;
         return CUDA_SUCCESS;
 }
 

@@ -59,6 +59,13 @@ struct control {
         uint64_t granularity;
         uint64_t memory_bytes; /* capacity of each device */
         uint64_t used_bytes[SIM_DEVICES_MAX];
+        uint8_t sparse;                     /* memory is not committed at creation */
+        _Atomic(uint32_t) fault_generation; /* grows when the file "fault" was replaced */
+        _Atomic(uint32_t) lost;             /* bit mask of lost devices */
+        _Atomic(uint64_t) fault_hits;
+        int lost_error[SIM_DEVICES_MAX]; /* CUresult, of lost devices */
+        /* When somebody first saw that a process is dead, while its memory is late (profile.h). */
+        uint64_t dead_since_ns[CONTROL_PROCESSES];
         uint8_t attached[CONTROL_PROCESSES]; /* 1: entry in use; alive if its byte is locked */
         uint32_t bucket[CONTROL_BUCKETS];    /* inode -> slot */
         struct slot slot[CONTROL_SLOTS];     /* slot 0 is never used */
@@ -86,6 +93,9 @@ CUresult control_attach(struct sim_config *config);
 void control_detach(void);
 /* In a forked child: lets go of what would keep the parent's entry alive. */
 void control_after_fork(void);
+
+/* CUDA_SUCCESS while the device is there. */
+CUresult control_lost_error(int device);
 
 /* Both robust: see above. */
 void control_lock(void);

@@ -146,35 +146,40 @@ static struct side unified_side(CUdeviceptr pointer, size_t pitch)
                 .device = window_alias(pointer, 1) != NULL, .address = pointer, .pitch = pitch};
 }
 
-SIM_API(cuMemcpyHtoD_v2, (CUdeviceptr destination, const void *source, size_t bytes))
+SIM_API(cuMemcpyHtoD_v2, (CUdeviceptr destination, const void *source, size_t bytes),
+        (destination, source, bytes))
 {
         return copy_rows(device_side(destination, bytes), host_side(source, bytes), bytes, 1, NULL,
                          false);
 }
 SIM_ALIAS(cuMemcpyHtoD, cuMemcpyHtoD_v2);
 
-SIM_API(cuMemcpyDtoH_v2, (void *destination, CUdeviceptr source, size_t bytes))
+SIM_API(cuMemcpyDtoH_v2, (void *destination, CUdeviceptr source, size_t bytes),
+        (destination, source, bytes))
 {
         return copy_rows(host_side(destination, bytes), device_side(source, bytes), bytes, 1, NULL,
                          false);
 }
 SIM_ALIAS(cuMemcpyDtoH, cuMemcpyDtoH_v2);
 
-SIM_API(cuMemcpyDtoD_v2, (CUdeviceptr destination, CUdeviceptr source, size_t bytes))
+SIM_API(cuMemcpyDtoD_v2, (CUdeviceptr destination, CUdeviceptr source, size_t bytes),
+        (destination, source, bytes))
 {
         return copy_rows(device_side(destination, bytes), device_side(source, bytes), bytes, 1,
                          NULL, false);
 }
 SIM_ALIAS(cuMemcpyDtoD, cuMemcpyDtoD_v2);
 
-SIM_API(cuMemcpy, (CUdeviceptr destination, CUdeviceptr source, size_t bytes))
+SIM_API(cuMemcpy, (CUdeviceptr destination, CUdeviceptr source, size_t bytes),
+        (destination, source, bytes))
 {
         return copy_rows(unified_side(destination, bytes), unified_side(source, bytes), bytes, 1,
                          NULL, false);
 }
 
 SIM_API(cuMemcpyHtoDAsync_v2,
-        (CUdeviceptr destination, const void *source, size_t bytes, CUstream stream))
+        (CUdeviceptr destination, const void *source, size_t bytes, CUstream stream),
+        (destination, source, bytes, stream))
 {
         return copy_rows(device_side(destination, bytes), host_side(source, bytes), bytes, 1,
                          stream, true);
@@ -182,7 +187,8 @@ SIM_API(cuMemcpyHtoDAsync_v2,
 SIM_ALIAS(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2);
 
 SIM_API(cuMemcpyDtoHAsync_v2,
-        (void *destination, CUdeviceptr source, size_t bytes, CUstream stream))
+        (void *destination, CUdeviceptr source, size_t bytes, CUstream stream),
+        (destination, source, bytes, stream))
 {
         return copy_rows(host_side(destination, bytes), device_side(source, bytes), bytes, 1,
                          stream, true);
@@ -190,14 +196,16 @@ SIM_API(cuMemcpyDtoHAsync_v2,
 SIM_ALIAS(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2);
 
 SIM_API(cuMemcpyDtoDAsync_v2,
-        (CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream))
+        (CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream),
+        (destination, source, bytes, stream))
 {
         return copy_rows(device_side(destination, bytes), device_side(source, bytes), bytes, 1,
                          stream, true);
 }
 SIM_ALIAS(cuMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2);
 
-SIM_API(cuMemcpyAsync, (CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream))
+SIM_API(cuMemcpyAsync, (CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream),
+        (destination, source, bytes, stream))
 {
         return copy_rows(unified_side(destination, bytes), unified_side(source, bytes), bytes, 1,
                          stream, true);
@@ -254,7 +262,7 @@ static CUresult copy_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool asynchr
                          asynchronous);
 }
 
-SIM_API(cuMemcpy2D_v2, (const CUDA_MEMCPY2D *copy))
+SIM_API(cuMemcpy2D_v2, (const CUDA_MEMCPY2D *copy), (copy))
 {
         return copy_2d(copy, NULL, false);
 }
@@ -262,7 +270,7 @@ SIM_ALIAS(cuMemcpy2D, cuMemcpy2D_v2);
 SIM_ALIAS(cuMemcpy2DUnaligned_v2, cuMemcpy2D_v2);
 SIM_ALIAS(cuMemcpy2DUnaligned, cuMemcpy2D_v2);
 
-SIM_API(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *copy, CUstream stream))
+SIM_API(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *copy, CUstream stream), (copy, stream))
 {
         return copy_2d(copy, stream, true);
 }
@@ -326,24 +334,29 @@ static CUresult fill_rows(CUdeviceptr address, size_t pitch, uint32_t value,
 }
 
 #define FILL(bits, type)                                                                           \
-        SIM_API(cuMemsetD##bits##_v2, (CUdeviceptr destination, type value, size_t count))         \
+        SIM_API(cuMemsetD##bits##_v2, (CUdeviceptr destination, type value, size_t count),         \
+                (destination, value, count))                                                       \
         {                                                                                          \
                 return fill_rows(destination, 0, value, bits / 8, count, 1, NULL, false);          \
         }                                                                                          \
         SIM_ALIAS(cuMemsetD##bits, cuMemsetD##bits##_v2);                                          \
         SIM_API(cuMemsetD##bits##Async,                                                            \
-                (CUdeviceptr destination, type value, size_t count, CUstream stream))              \
+                (CUdeviceptr destination, type value, size_t count, CUstream stream),              \
+                (destination, value, count, stream))                                               \
         {                                                                                          \
                 return fill_rows(destination, 0, value, bits / 8, count, 1, stream, true);         \
         }                                                                                          \
         SIM_API(cuMemsetD2D##bits##_v2,                                                            \
-                (CUdeviceptr destination, size_t pitch, type value, size_t width, size_t height))  \
+                (CUdeviceptr destination, size_t pitch, type value, size_t width, size_t height),  \
+                (destination, pitch, value, width, height))                                        \
         {                                                                                          \
                 return fill_rows(destination, pitch, value, bits / 8, width, height, NULL, false); \
         }                                                                                          \
         SIM_ALIAS(cuMemsetD2D##bits, cuMemsetD2D##bits##_v2);                                      \
-        SIM_API(cuMemsetD2D##bits##Async, (CUdeviceptr destination, size_t pitch, type value,      \
-                                           size_t width, size_t height, CUstream stream))          \
+        SIM_API(cuMemsetD2D##bits##Async,                                                          \
+                (CUdeviceptr destination, size_t pitch, type value, size_t width, size_t height,   \
+                 CUstream stream),                                                                 \
+                (destination, pitch, value, width, height, stream))                                \
         {                                                                                          \
                 return fill_rows(destination, pitch, value, bits / 8, width, height, stream,       \
                                  true);                                                            \

@@ -7,6 +7,9 @@
 
 #include "libclient/simcuda/control.h"
 #include "libclient/simcuda/fault.h"
+#include "libclient/simcuda/gpumem_sim.h"
+#include "libclient/simcuda/inject.h"
+#include "libclient/simcuda/profile.h"
 #include "libclient/simcuda/window.h"
 
 #define GOODBYE_WAIT_MS 100
@@ -46,6 +49,10 @@ static CUresult start(void)
         static bool fork_handled; /* under the init lock */
         CUresult result = sim_config_read(&sim.config);
 
+        if (result == CUDA_SUCCESS)
+                result = inject_environment();
+        if (result == CUDA_SUCCESS)
+                result = profile_read();
         if (result != CUDA_SUCCESS)
                 return result;
         if (!fork_handled) {
@@ -67,7 +74,7 @@ static CUresult start(void)
         return CUDA_SUCCESS;
 }
 
-SIM_API(cuInit, (unsigned int flags))
+SIM_API(cuInit, (unsigned int flags), (flags))
 {
         static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
         CUresult result = CUDA_SUCCESS;
@@ -109,7 +116,7 @@ __attribute__((destructor)) static void at_exit(void)
                 store_goodbye();
 }
 
-SIM_API(cuDriverGetVersion, (int *version))
+SIM_API_PLAIN(cuDriverGetVersion, (int *version))
 {
         if (!version)
                 return CUDA_ERROR_INVALID_VALUE;
@@ -117,7 +124,7 @@ SIM_API(cuDriverGetVersion, (int *version))
         return CUDA_SUCCESS;
 }
 
-SIM_API(cuDeviceGetCount, (int *count))
+SIM_API(cuDeviceGetCount, (int *count), (count))
 {
         SIM_ENTER();
         if (!count)
@@ -126,7 +133,7 @@ SIM_API(cuDeviceGetCount, (int *count))
         return CUDA_SUCCESS;
 }
 
-SIM_API(cuDeviceGet, (CUdevice * device, int ordinal))
+SIM_API(cuDeviceGet, (CUdevice * device, int ordinal), (device, ordinal))
 {
         SIM_ENTER();
         if (!device)
@@ -137,19 +144,20 @@ SIM_API(cuDeviceGet, (CUdevice * device, int ordinal))
         return CUDA_SUCCESS;
 }
 
-SIM_API(cuDeviceGetName, (char *name, int length, CUdevice device))
+SIM_API(cuDeviceGetName, (char *name, int length, CUdevice device), (name, length, device))
 {
         SIM_ENTER();
         if (!name || length <= 0)
                 return CUDA_ERROR_INVALID_VALUE;
         if (!sim_device_valid(device))
                 return CUDA_ERROR_INVALID_DEVICE;
-        snprintf(name, (size_t)length, "gpumem simulated GPU");
+        snprintf(name, (size_t)length,
+                 sim.config.sparse ? "gpumem simulated GPU (sparse)" : "gpumem simulated GPU");
         return CUDA_SUCCESS;
 }
 
 /* The same device of every simulated machine has the same UUID: RFC 9562's free form, version 8. */
-SIM_API(cuDeviceGetUuid_v2, (CUuuid * uuid, CUdevice device))
+SIM_API(cuDeviceGetUuid_v2, (CUuuid * uuid, CUdevice device), (uuid, device))
 {
         static const unsigned char pattern[16] = {'g',  'p', 'u', 'm',  'e', 'm', 0x8d, 's',
                                                   0xa0, 'i', 'm', 0x00, 0,   0,   0,    0};
@@ -165,7 +173,7 @@ SIM_API(cuDeviceGetUuid_v2, (CUuuid * uuid, CUdevice device))
 }
 SIM_ALIAS(cuDeviceGetUuid, cuDeviceGetUuid_v2);
 
-SIM_API(cuDeviceTotalMem_v2, (size_t * bytes, CUdevice device))
+SIM_API(cuDeviceTotalMem_v2, (size_t * bytes, CUdevice device), (bytes, device))
 {
         SIM_ENTER();
         if (!bytes)
@@ -179,7 +187,8 @@ SIM_ALIAS(cuDeviceTotalMem, cuDeviceTotalMem_v2);
 
 #define ATTRIBUTE_LAST 160 /* beyond what drivers of this version know */
 
-SIM_API(cuDeviceGetAttribute, (int *value, CUdevice_attribute attribute, CUdevice device))
+SIM_API(cuDeviceGetAttribute, (int *value, CUdevice_attribute attribute, CUdevice device),
+        (value, attribute, device))
 {
         /* An sm_80 in what programs decide by; numbers of a timing model it has none of are 0. */
         static const struct {

@@ -3,6 +3,9 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
 
 static _Thread_local char detail[512];
 
@@ -50,6 +53,7 @@ static const struct {
         ERROR(CUDA_ERROR_NOT_MAPPED, "not mapped"),
         ERROR(CUDA_ERROR_ECC_UNCORRECTABLE, "uncorrectable memory error"),
         ERROR(CUDA_ERROR_INVALID_PTX, "invalid PTX"),
+        ERROR(CUDA_ERROR_JIT_COMPILER_NOT_FOUND, "there is no compiler for PTX"),
         ERROR(CUDA_ERROR_CONTAINED, "a contained memory error ended the context"),
         ERROR(CUDA_ERROR_FILE_NOT_FOUND, "file not found"),
         ERROR(CUDA_ERROR_SHARED_OBJECT_INIT_FAILED, "a shared object failed to initialise"),
@@ -95,7 +99,33 @@ static size_t find(CUresult result)
         return SIZE_MAX;
 }
 
-SIM_API(cuGetErrorName, (CUresult result, const char **name))
+bool sim_error_parse(const char *text, CUresult *out)
+{
+        static const char prefix[] = "CUDA_ERROR_";
+        char *end;
+        long number;
+        size_t i;
+
+        if (text[0] >= '0' && text[0] <= '9') {
+                number = strtol(text, &end, 10);
+                if (*end != '\0' || number > 99999)
+                        return false;
+                *out = (CUresult)number;
+                return true;
+        }
+        for (i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
+                const char *name = errors[i].name;
+
+                if (strcasecmp(text, name) == 0 || (strncmp(name, prefix, strlen(prefix)) == 0 &&
+                                                    strcasecmp(text, name + strlen(prefix)) == 0)) {
+                        *out = errors[i].result;
+                        return true;
+                }
+        }
+        return false;
+}
+
+SIM_API_PLAIN(cuGetErrorName, (CUresult result, const char **name))
 {
         size_t i = find(result);
 
@@ -105,7 +135,7 @@ SIM_API(cuGetErrorName, (CUresult result, const char **name))
         return *name ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-SIM_API(cuGetErrorString, (CUresult result, const char **text))
+SIM_API_PLAIN(cuGetErrorString, (CUresult result, const char **text))
 {
         size_t i = find(result);
 

@@ -58,7 +58,7 @@ void events_of_context_end(struct context *context)
         }
 }
 
-SIM_API(cuEventCreate, (CUevent * out, unsigned int flags))
+SIM_API(cuEventCreate, (CUevent * out, unsigned int flags), (out, flags))
 {
         struct context *context;
         struct event *event;
@@ -96,7 +96,7 @@ SIM_API(cuEventCreate, (CUevent * out, unsigned int flags))
 }
 
 /* Returns at once, recorded or not. */
-SIM_API(cuEventDestroy_v2, (CUevent handle))
+SIM_API(cuEventDestroy_v2, (CUevent handle), (handle))
 {
         struct context *context;
         struct event *event;
@@ -152,7 +152,7 @@ static CUresult run_nothing(struct context *context, struct operation *operation
         return CUDA_SUCCESS;
 }
 
-SIM_API(cuEventRecord, (CUevent handle, CUstream stream))
+SIM_API(cuEventRecord, (CUevent handle, CUstream stream), (handle, stream))
 {
         struct record_operation *recording;
         struct context *context;
@@ -184,7 +184,8 @@ SIM_API(cuEventRecord, (CUevent handle, CUstream stream))
         return stream_submit(context, stream, &recording->operation);
 }
 
-SIM_API(cuEventRecordWithFlags, (CUevent handle, CUstream stream, unsigned int flags))
+SIM_API(cuEventRecordWithFlags, (CUevent handle, CUstream stream, unsigned int flags),
+        (handle, stream, flags))
 {
         return flags == 0 ? cuEventRecord(handle, stream) : CUDA_ERROR_NOT_SUPPORTED;
 }
@@ -218,17 +219,18 @@ static CUresult query(CUevent handle, bool wait)
         return result;
 }
 
-SIM_API(cuEventQuery, (CUevent handle))
+SIM_API(cuEventQuery, (CUevent handle), (handle))
 {
         return query(handle, false);
 }
 
-SIM_API(cuEventSynchronize, (CUevent handle))
+SIM_API(cuEventSynchronize, (CUevent handle), (handle))
 {
         return query(handle, true);
 }
 
-SIM_API(cuEventElapsedTime, (float *milliseconds, CUevent start_handle, CUevent end_handle))
+SIM_API(cuEventElapsedTime, (float *milliseconds, CUevent start_handle, CUevent end_handle),
+        (milliseconds, start_handle, end_handle))
 {
         struct context *context;
         const struct event *start, *end;
@@ -256,7 +258,8 @@ SIM_API(cuEventElapsedTime, (float *milliseconds, CUevent start_handle, CUevent 
 }
 SIM_ALIAS(cuEventElapsedTime_v2, cuEventElapsedTime);
 
-SIM_API(cuStreamWaitEvent, (CUstream stream, CUevent handle, unsigned int flags))
+SIM_API(cuStreamWaitEvent, (CUstream stream, CUevent handle, unsigned int flags),
+        (stream, handle, flags))
 {
         struct operation *operation;
         struct context *context;

@@ -53,7 +53,7 @@ static CUresult map_new(struct device_memory *memory, struct allocation *allocat
         return result;
 }
 
-SIM_API(cuMemAlloc_v2, (CUdeviceptr * out, size_t bytes))
+SIM_API(cuMemAlloc_v2, (CUdeviceptr * out, size_t bytes), (out, bytes))
 {
         struct device_memory *memory;
         struct allocation *allocation;
@@ -114,7 +114,7 @@ static CUresult end_memory(struct device_memory **link)
 
 /* As the real one, it waits for the context's work first: a kernel may still be using the memory.
  */
-SIM_API(cuMemFree_v2, (CUdeviceptr address))
+SIM_API(cuMemFree_v2, (CUdeviceptr address), (address))
 {
         struct device_memory **link;
         struct context *context;
@@ -149,7 +149,7 @@ void memory_free_of_context(const struct context *context)
         store_sweep();
 }
 
-SIM_API(cuMemGetInfo_v2, (size_t * free_bytes, size_t *total_bytes))
+SIM_API(cuMemGetInfo_v2, (size_t * free_bytes, size_t *total_bytes), (free_bytes, total_bytes))
 {
         struct context *context;
         uint64_t unused, total;
@@ -166,7 +166,8 @@ SIM_API(cuMemGetInfo_v2, (size_t * free_bytes, size_t *total_bytes))
 }
 SIM_ALIAS(cuMemGetInfo, cuMemGetInfo_v2);
 
-SIM_API(cuMemGetAddressRange_v2, (CUdeviceptr * base, size_t *bytes, CUdeviceptr address))
+SIM_API(cuMemGetAddressRange_v2, (CUdeviceptr * base, size_t *bytes, CUdeviceptr address),
+        (base, bytes, address))
 {
         const struct mapping *mapping;
         struct context *context;
@@ -259,7 +260,7 @@ bool memory_is_pinned(uint64_t address, uint64_t bytes)
         return result;
 }
 
-SIM_API(cuMemHostAlloc, (void **out, size_t bytes, unsigned int flags))
+SIM_API(cuMemHostAlloc, (void **out, size_t bytes, unsigned int flags), (out, bytes, flags))
 {
         struct context *context;
         void *memory = NULL;
@@ -283,13 +284,13 @@ SIM_API(cuMemHostAlloc, (void **out, size_t bytes, unsigned int flags))
         return CUDA_SUCCESS;
 }
 
-SIM_API(cuMemAllocHost_v2, (void **out, size_t bytes))
+SIM_API(cuMemAllocHost_v2, (void **out, size_t bytes), (out, bytes))
 {
         return cuMemHostAlloc(out, bytes, 0);
 }
 SIM_ALIAS(cuMemAllocHost, cuMemAllocHost_v2);
 
-SIM_API(cuMemFreeHost, (void *pointer))
+SIM_API(cuMemFreeHost, (void *pointer), (pointer))
 {
         struct context *context;
         bool found;
@@ -309,7 +310,8 @@ SIM_API(cuMemFreeHost, (void *pointer))
         return CUDA_SUCCESS;
 }
 
-SIM_API(cuMemHostRegister_v2, (void *pointer, size_t bytes, unsigned int flags))
+SIM_API(cuMemHostRegister_v2, (void *pointer, size_t bytes, unsigned int flags),
+        (pointer, bytes, flags))
 {
         struct context *context;
         CUresult result = context_enter(&context);
@@ -326,7 +328,7 @@ SIM_API(cuMemHostRegister_v2, (void *pointer, size_t bytes, unsigned int flags))
 }
 SIM_ALIAS(cuMemHostRegister, cuMemHostRegister_v2);
 
-SIM_API(cuMemHostUnregister, (void *pointer))
+SIM_API(cuMemHostUnregister, (void *pointer), (pointer))
 {
         struct context *context;
         bool found;
@@ -340,7 +342,8 @@ SIM_API(cuMemHostUnregister, (void *pointer))
         return found ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 }
 
-SIM_API(cuMemHostGetDevicePointer_v2, (CUdeviceptr * out, void *pointer, unsigned int flags))
+SIM_API(cuMemHostGetDevicePointer_v2, (CUdeviceptr * out, void *pointer, unsigned int flags),
+        (out, pointer, flags))
 {
         SIM_ENTER();
         if (!out || flags != 0 || !memory_is_pinned((uint64_t)(uintptr_t)pointer, 1))
@@ -403,7 +406,8 @@ static CUresult device_attribute(void *data, CUpointer_attribute attribute, CUde
         }
 }
 
-SIM_API(cuPointerGetAttribute, (void *data, CUpointer_attribute attribute, CUdeviceptr address))
+SIM_API(cuPointerGetAttribute, (void *data, CUpointer_attribute attribute, CUdeviceptr address),
+        (data, attribute, address))
 {
         CUresult result;
 

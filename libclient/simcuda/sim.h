@@ -10,14 +10,19 @@
  *   config     what the environment says the machine looks like
  *   control    the file all processes share: capacity, allocation slots, who is attached
  *   store      one allocation: its file, its lock, its lifetime across processes
- *   window     device address space of this process: PROT_NONE addresses, the alias, reservations,
- * mappings vmm        cuMemCreate, cuMemMap and their relatives memory     cuMemAlloc, pinned host
- * memory, pointer attributes context    primary and own contexts, the current one, sticky errors
+ *   window     device address space of this process: addresses, the alias, mappings
+ *   vmm        cuMemCreate, cuMemMap and their relatives
+ *   memory     cuMemAlloc, pinned host memory, pointer attributes
+ *   context    primary and own contexts, the current one, sticky errors
  *   stream     ordered asynchronous work on worker threads; event
  *   copy       copies and fills
  *   fault      the simulated Xid: illegal access through the alias
  *   device     cuInit, devices, fork and exit
  *   symbol     cuGetProcAddress
+ *   call       what happens around every entry: injected faults, latency
+ *   inject     the rules of injected faults
+ *   profile    latencies measured on a real card
+ *   module     device code: there is nothing to run it
  *   error      names, texts, the detail a CUresult cannot carry
  *
  * Process-wide state (`sim`) is what any driver library has behind its C ABI.
@@ -26,6 +31,7 @@
  *   1. sim.work_lock   contexts, streams, events, their handle tables
  *   2. sim.memory_lock memory handles, allocations, reservations, mappings, pinned ranges
  *   3. control->lock   the shared control file (process-shared, robust)
+ * The locks of inject and call are taken before or after these, never with one held.
  * No user code (host function, copy) runs under any of them, and the memory lock is never held
  * while waiting for work, so VMM calls neither synchronise with streams nor wait for them.
  */
@@ -39,6 +45,7 @@
 #include <stdint.h>
 
 #include "libclient/driver/cuda_abi.h"
+#include "libclient/simcuda/call.h"
 
 #define SIM_DEVICES_MAX    16
 #define SIM_DRIVER_VERSION 12040
@@ -47,9 +54,25 @@
 
 #define SIM_EXPORT __attribute__((visibility("default")))
 /* Declares and defines an exported entry, so that no entry lacks a prototype. */
-#define SIM_API(name, parameters)                                                                  \
+#define SIM_API_PLAIN(name, parameters)                                                            \
         SIM_EXPORT CUresult name parameters;                                                       \
         CUresult name parameters
+/*
+ * The same for all entries that act: faults are injected and a profile's latency is added around
+ * what follows (call.h). `arguments` are the parameters' names.
+ */
+#define SIM_API(name, parameters, arguments)                                                       \
+        static CUresult name##_body parameters;                                                    \
+        SIM_EXPORT CUresult name parameters;                                                       \
+        CUresult name parameters                                                                   \
+        {                                                                                          \
+                struct sim_call call_;                                                             \
+                                                                                                   \
+                if (!sim_call_begin(&call_, #name))                                                \
+                        return call_.result;                                                       \
+                return sim_call_end(&call_, name##_body arguments);                                \
+        }                                                                                          \
+        static CUresult name##_body parameters
 /* Exports the same entry under another name (the ABI's names with and without version suffix). */
 #define SIM_ALIAS(alias_name, name)                                                                \
         extern __typeof(name) alias_name __attribute__((alias(#name), visibility("default")))
@@ -63,6 +86,8 @@ struct sim_config {
         uint64_t memory_bytes; /* per device */
         uint64_t granularity;
         uint64_t seed;       /* 0: no artificial delays */
+        uint32_t pause_us;   /* longest of them */
+        bool sparse;         /* memory is not committed, and zero instead of poison */
         bool machine_is_set; /* the environment names devices, memory or granularity itself */
 };
 
@@ -78,6 +103,9 @@ __attribute__((format(printf, 1, 2))) void sim_explain(const char *format, ...);
 /* `return sim_fail(result, "why %d", ...)`: a macro, so that it is plain that it returns `result`.
  */
 #define sim_fail(result, ...) (sim_explain(__VA_ARGS__), (result))
+
+/* A result by name ("CUDA_ERROR_OUT_OF_MEMORY" or "out_of_memory") or number. */
+bool sim_error_parse(const char *text, CUresult *out);
 
 /* --- handle tables ------------------------------------------------------------------------------
  */

@@ -104,7 +104,9 @@ static int create_file(uint32_t slot, uint64_t bytes, uint64_t *inode)
         result = keep(fd);
         if (result == 0 && (machine.mode & 0066) != 0 && fchmod(fd, machine.mode) != 0)
                 result = -errno;
-        if (result == 0)
+        if (result == 0 && sim.config.sparse)
+                result = ftruncate(fd, (off_t)bytes) == 0 ? 0 : -errno;
+        else if (result == 0)
                 result = commit(fd, bytes);
         if (result == 0 && fstat(fd, &status) != 0)
                 result = -errno;

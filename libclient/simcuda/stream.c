@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "libclient/simcuda/event.h"
+#include "libclient/simcuda/inject.h"
 
 struct stream {
         struct stream *next; /* of the context */
@@ -108,6 +109,95 @@ CUresult stream_new_null(struct context *context)
         return context->null_stream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+/* --- the default stream of a thread ---
+ */
+
+#define THREAD_STREAMS_MAX 64 /* contexts that one thread uses so */
+
+struct thread_stream {
+        struct context *context;
+        uint32_t generation; /* of the context */
+        struct stream *stream;
+};
+/* An array, allocated at first use: thread-local memory of a library is scarce. */
+static _Thread_local struct thread_stream *thread_streams;
+static pthread_key_t thread_end;
+
+static void close_stream(struct stream *stream);
+
+static bool is_current(const struct thread_stream *mine)
+{
+        return mine->context && mine->context->alive &&
+               mine->context->generation == mine->generation;
+}
+
+/* A thread ends: so do its streams, once their work is done. Takes the work lock. */
+static void end_thread_streams(void *argument)
+{
+        struct thread_stream *streams = argument;
+        size_t i;
+
+        if (atomic_load(&sim.state) != SIM_READY)
+                return;
+        pthread_mutex_lock(&sim.work_lock);
+        for (i = 0; i < THREAD_STREAMS_MAX; i++) {
+                const struct thread_stream *mine = &streams[i];
+
+                if (!is_current(mine))
+                        continue;
+                close_stream(mine->stream);
+                if (!mine->stream->has_worker && !mine->stream->running)
+                        unlink_stream(mine->stream);
+        }
+        pthread_mutex_unlock(&sim.work_lock);
+        free(streams);
+}
+
+static void make_key(void)
+{
+        (void)pthread_key_create(&thread_end, end_thread_streams);
+}
+
+/* CU_STREAM_PER_THREAD: a blocking stream per thread and context, made at first use. */
+static CUresult stream_of_thread(struct context *context, struct stream **out)
+{
+        static pthread_once_t once = PTHREAD_ONCE_INIT;
+        struct thread_stream *free_entry = NULL;
+        size_t i;
+
+        if (!context->alive)
+                return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+        if (!thread_streams) {
+                thread_streams = calloc(THREAD_STREAMS_MAX, sizeof(*thread_streams));
+                pthread_once(&once, make_key);
+                if (!thread_streams || pthread_setspecific(thread_end, thread_streams) != 0) {
+                        free(thread_streams);
+                        thread_streams = NULL;
+                        return CUDA_ERROR_OUT_OF_MEMORY;
+                }
+        }
+        for (i = 0; i < THREAD_STREAMS_MAX; i++) {
+                struct thread_stream *mine = &thread_streams[i];
+
+                if (is_current(mine) && mine->context == context) {
+                        *out = mine->stream;
+                        return CUDA_SUCCESS;
+                }
+                if (!is_current(mine) && !free_entry)
+                        free_entry = mine;
+        }
+        if (!free_entry)
+                return sim_fail(CUDA_ERROR_OUT_OF_MEMORY,
+                                "a thread has default streams in at most %d contexts",
+                                THREAD_STREAMS_MAX);
+        *out = stream_new(context, true);
+        if (!*out)
+                return CUDA_ERROR_OUT_OF_MEMORY;
+        *free_entry = (struct thread_stream){
+                .context = context, .generation = context->generation, .stream = *out};
+        return CUDA_SUCCESS;
+}
+
 /* The stream of a handle as seen from a context. */
 static CUresult resolve(struct context *context, CUstream handle, struct stream **out)
 {
@@ -120,8 +210,7 @@ static CUresult resolve(struct context *context, CUstream handle, struct stream 
                 return CUDA_SUCCESS;
         }
         if (handle == CU_STREAM_PER_THREAD)
-                return sim_fail(CUDA_ERROR_NOT_SUPPORTED,
-                                "the simulator has no per-thread default streams");
+                return stream_of_thread(context, out);
         stream = sim_handles_get(&stream_handles, (uint64_t)(uintptr_t)handle);
         if (!stream)
                 return CUDA_ERROR_INVALID_HANDLE;
@@ -207,7 +296,7 @@ static unsigned int pause_us(struct stream *stream)
         x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
         x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
         x ^= x >> 31;
-        return x % 16 == 0 ? (unsigned int)((x >> 32) % 200) : 0;
+        return x % 16 == 0 ? (unsigned int)((x >> 32) % sim.config.pause_us) + 1 : 0;
 }
 
 /* Runs one operation, lock released meanwhile; `stream->running` is set by the caller. */
@@ -227,7 +316,9 @@ static void run_operation(struct stream *stream, struct operation *operation, un
                 struct context *before = running_context;
 
                 running_context = context;
-                result = operation->run(context, operation);
+                result = inject_operation(context);
+                if (result == CUDA_SUCCESS)
+                        result = operation->run(context, operation);
                 running_context = before;
                 if (result != CUDA_SUCCESS)
                         context_poison(context, result);
@@ -455,7 +546,8 @@ void streams_of_context_end(struct context *context)
 /* --- the ABI -------------------------------------------------------------------------------------
  */
 
-SIM_API(cuStreamCreateWithPriority, (CUstream * out, unsigned int flags, int priority))
+SIM_API(cuStreamCreateWithPriority, (CUstream * out, unsigned int flags, int priority),
+        (out, flags, priority))
 {
         struct context *context;
         struct stream *stream, *other;
@@ -488,13 +580,13 @@ SIM_API(cuStreamCreateWithPriority, (CUstream * out, unsigned int flags, int pri
         return CUDA_SUCCESS;
 }
 
-SIM_API(cuStreamCreate, (CUstream * out, unsigned int flags))
+SIM_API(cuStreamCreate, (CUstream * out, unsigned int flags), (out, flags))
 {
         return cuStreamCreateWithPriority(out, flags, 0);
 }
 
 /* Returns at once; the stream's work still comes to its end. */
-SIM_API(cuStreamDestroy_v2, (CUstream handle))
+SIM_API(cuStreamDestroy_v2, (CUstream handle), (handle))
 {
         struct context *context;
         struct stream *stream;
@@ -517,7 +609,7 @@ SIM_API(cuStreamDestroy_v2, (CUstream handle))
 }
 SIM_ALIAS(cuStreamDestroy, cuStreamDestroy_v2);
 
-SIM_API(cuStreamSynchronize, (CUstream handle))
+SIM_API(cuStreamSynchronize, (CUstream handle), (handle))
 {
         struct context *context;
         CUresult result = context_enter(&context);
@@ -525,7 +617,7 @@ SIM_API(cuStreamSynchronize, (CUstream handle))
         return result == CUDA_SUCCESS ? stream_wait(context, handle) : result;
 }
 
-SIM_API(cuStreamQuery, (CUstream handle))
+SIM_API(cuStreamQuery, (CUstream handle), (handle))
 {
         struct context *context;
         struct stream *stream;
@@ -541,7 +633,7 @@ SIM_API(cuStreamQuery, (CUstream handle))
         return result;
 }
 
-SIM_API(cuStreamGetFlags, (CUstream handle, unsigned int *flags))
+SIM_API(cuStreamGetFlags, (CUstream handle, unsigned int *flags), (handle, flags))
 {
         struct context *context;
         struct stream *stream;
@@ -559,7 +651,7 @@ SIM_API(cuStreamGetFlags, (CUstream handle, unsigned int *flags))
         return result;
 }
 
-SIM_API(cuStreamGetCtx, (CUstream handle, CUcontext *out))
+SIM_API(cuStreamGetCtx, (CUstream handle, CUcontext *out), (handle, out))
 {
         struct context *context;
         struct stream *stream;
@@ -575,40 +667,4 @@ SIM_API(cuStreamGetCtx, (CUstream handle, CUcontext *out))
                 *out = context_handle(stream->context);
         pthread_mutex_unlock(&sim.work_lock);
         return result;
-}
-
-struct host_function {
-        struct operation operation;
-        CUhostFn function;
-        void *user_data;
-};
-
-static CUresult run_host_function(struct context *context, struct operation *operation)
-{
-        struct host_function *host = (struct host_function *)operation;
-        bool before = context_in_host_function(true);
-
-        (void)context;
-        host->function(host->user_data);
-        context_in_host_function(before);
-        return CUDA_SUCCESS;
-}
-
-SIM_API(cuLaunchHostFunc, (CUstream handle, CUhostFn function, void *user_data))
-{
-        struct host_function *host;
-        struct context *context;
-        CUresult result = context_enter(&context);
-
-        if (result != CUDA_SUCCESS)
-                return result;
-        if (!function)
-                return CUDA_ERROR_INVALID_VALUE;
-        host = calloc(1, sizeof(*host));
-        if (!host)
-                return CUDA_ERROR_OUT_OF_MEMORY;
-        host->operation.run = run_host_function;
-        host->function = function;
-        host->user_data = user_data;
-        return stream_submit(context, handle, &host->operation);
 }

@@ -7,7 +7,7 @@
  * The null stream (handle NULL or CU_STREAM_LEGACY) is the legacy default stream: its operations
  * start after everything submitted earlier to the context's blocking streams, and later work of
  * blocking streams starts after them. Streams created with CU_STREAM_NON_BLOCKING take no part in
- * that. Per-thread default streams are not supported.
+ * that. CU_STREAM_PER_THREAD is a blocking stream of the calling thread, one per context.
  *
  * Synchronous calls are null stream operations that the caller runs itself when nothing is before
  * them.

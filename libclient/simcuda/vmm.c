@@ -10,6 +10,7 @@
  * mappings, one or several that touch; a released handle's value is the next to be reused.
  */
 #include "libclient/simcuda/context.h"
+#include "libclient/simcuda/control.h"
 #include "libclient/simcuda/window.h"
 
 static struct sim_handles memory_handles = {.kind = SIM_HANDLE_MEMORY}; /* memory lock */
@@ -45,6 +46,9 @@ static CUresult check_properties(const CUmemAllocationProp *properties)
         }
         if (!sim_device_valid(properties->location.id))
                 return CUDA_ERROR_INVALID_DEVICE;
+        if (control_lost_error(properties->location.id) != CUDA_SUCCESS)
+                return sim_fail(control_lost_error(properties->location.id), "device %d is lost",
+                                properties->location.id);
         switch (properties->requestedHandleTypes) {
         case CU_MEM_HANDLE_TYPE_NONE:
         case CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR:
@@ -64,8 +68,10 @@ static CUresult check_properties(const CUmemAllocationProp *properties)
         return CUDA_SUCCESS;
 }
 
-SIM_API(cuMemGetAllocationGranularity, (size_t * granularity, const CUmemAllocationProp *properties,
-                                        CUmemAllocationGranularity_flags option))
+SIM_API(cuMemGetAllocationGranularity,
+        (size_t * granularity, const CUmemAllocationProp *properties,
+         CUmemAllocationGranularity_flags option),
+        (granularity, properties, option))
 {
         CUresult result;
 
@@ -80,8 +86,10 @@ SIM_API(cuMemGetAllocationGranularity, (size_t * granularity, const CUmemAllocat
         return CUDA_SUCCESS;
 }
 
-SIM_API(cuMemAddressReserve, (CUdeviceptr * out, size_t bytes, size_t alignment, CUdeviceptr hint,
-                              unsigned long long flags))
+SIM_API(cuMemAddressReserve,
+        (CUdeviceptr * out, size_t bytes, size_t alignment, CUdeviceptr hint,
+         unsigned long long flags),
+        (out, bytes, alignment, hint, flags))
 {
         uint64_t address;
         CUresult result;
@@ -97,7 +105,7 @@ SIM_API(cuMemAddressReserve, (CUdeviceptr * out, size_t bytes, size_t alignment,
         return result;
 }
 
-SIM_API(cuMemAddressFree, (CUdeviceptr address, size_t bytes))
+SIM_API(cuMemAddressFree, (CUdeviceptr address, size_t bytes), (address, bytes))
 {
         CUresult result;
 
@@ -122,8 +130,10 @@ static CUresult give_handle(struct allocation *allocation, CUmemGenericAllocatio
         return CUDA_SUCCESS;
 }
 
-SIM_API(cuMemCreate, (CUmemGenericAllocationHandle * out, size_t bytes,
-                      const CUmemAllocationProp *properties, unsigned long long flags))
+SIM_API(cuMemCreate,
+        (CUmemGenericAllocationHandle * out, size_t bytes, const CUmemAllocationProp *properties,
+         unsigned long long flags),
+        (out, bytes, properties, flags))
 {
         struct allocation *allocation;
         CUresult result;
@@ -146,7 +156,7 @@ SIM_API(cuMemCreate, (CUmemGenericAllocationHandle * out, size_t bytes,
         return result;
 }
 
-SIM_API(cuMemRelease, (CUmemGenericAllocationHandle handle))
+SIM_API(cuMemRelease, (CUmemGenericAllocationHandle handle), (handle))
 {
         struct allocation *allocation;
 
@@ -162,8 +172,10 @@ SIM_API(cuMemRelease, (CUmemGenericAllocationHandle handle))
         return allocation ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-SIM_API(cuMemMap, (CUdeviceptr address, size_t bytes, size_t offset,
-                   CUmemGenericAllocationHandle handle, unsigned long long flags))
+SIM_API(cuMemMap,
+        (CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+         unsigned long long flags),
+        (address, bytes, offset, handle, flags))
 {
         struct allocation *allocation;
         CUresult result;
@@ -180,7 +192,7 @@ SIM_API(cuMemMap, (CUdeviceptr address, size_t bytes, size_t offset,
         return result;
 }
 
-SIM_API(cuMemUnmap, (CUdeviceptr address, size_t bytes))
+SIM_API(cuMemUnmap, (CUdeviceptr address, size_t bytes), (address, bytes))
 {
         CUresult result;
 
@@ -193,7 +205,8 @@ SIM_API(cuMemUnmap, (CUdeviceptr address, size_t bytes))
 }
 
 SIM_API(cuMemSetAccess,
-        (CUdeviceptr address, size_t bytes, const CUmemAccessDesc *descriptions, size_t count))
+        (CUdeviceptr address, size_t bytes, const CUmemAccessDesc *descriptions, size_t count),
+        (address, bytes, descriptions, count))
 {
         uint8_t devices[SIM_DEVICES_MAX], flags[SIM_DEVICES_MAX];
         CUresult result;
@@ -226,7 +239,8 @@ SIM_API(cuMemSetAccess,
 }
 
 SIM_API(cuMemGetAccess,
-        (unsigned long long *flags, const CUmemLocation *location, CUdeviceptr address))
+        (unsigned long long *flags, const CUmemLocation *location, CUdeviceptr address),
+        (flags, location, address))
 {
         const struct mapping *mapping;
 
@@ -243,8 +257,10 @@ SIM_API(cuMemGetAccess,
         return mapping ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-SIM_API(cuMemExportToShareableHandle, (void *shareable, CUmemGenericAllocationHandle handle,
-                                       CUmemAllocationHandleType type, unsigned long long flags))
+SIM_API(cuMemExportToShareableHandle,
+        (void *shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+         unsigned long long flags),
+        (shareable, handle, type, flags))
 {
         struct allocation *allocation;
         CUresult result;
@@ -270,7 +286,8 @@ SIM_API(cuMemExportToShareableHandle, (void *shareable, CUmemGenericAllocationHa
 }
 
 SIM_API(cuMemImportFromShareableHandle,
-        (CUmemGenericAllocationHandle * out, void *shareable, CUmemAllocationHandleType type))
+        (CUmemGenericAllocationHandle * out, void *shareable, CUmemAllocationHandleType type),
+        (out, shareable, type))
 {
         struct allocation *allocation;
         CUresult result;
@@ -289,7 +306,8 @@ SIM_API(cuMemImportFromShareableHandle,
         return result;
 }
 
-SIM_API(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * out, void *address))
+SIM_API(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * out, void *address),
+        (out, address))
 {
         const struct mapping *mapping;
         CUresult result = CUDA_ERROR_INVALID_VALUE;
@@ -309,7 +327,7 @@ SIM_API(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * out, void *
 }
 
 SIM_API(cuMemGetAllocationPropertiesFromHandle,
-        (CUmemAllocationProp * out, CUmemGenericAllocationHandle handle))
+        (CUmemAllocationProp * out, CUmemGenericAllocationHandle handle), (out, handle))
 {
         const struct allocation *allocation;
 

@@ -2,6 +2,7 @@
 #include "libclient/simcuda/window.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -15,6 +16,8 @@
 #define WINDOW_BYTES_MAX     (UINT64_C(4) << 40)
 #define WINDOW_TIMES_MEMORY  8
 #define RESERVATIONS_MAX     65536u
+#define AREAS_DEFAULT        65530u
+#define AREAS_SPARED         2048u
 #define RESERVE_FLAGS        (MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE)
 
 struct reservation {
@@ -30,9 +33,27 @@ static struct {
         struct mapping *mappings;        /* all of them, as a list */
         struct reservation *reservation; /* sorted by start */
         uint32_t reservations, capacity;
+        /* The kernel's areas in the alias window: mappings, and gaps between them. */
+        uint64_t areas, areas_max;
         uint64_t
                 next; /* where the search for free addresses goes on: freed ones rest for a while */
 } window;
+
+/*
+ * Areas the alias window may have: the kernel's limit on a process's, less what else the process
+ * needs. At the limit itself not even unmapping would work.
+ */
+static uint64_t areas_allowed(void)
+{
+        FILE *file = fopen("/proc/sys/vm/max_map_count", "re");
+        unsigned long long limit = 0;
+
+        if (!file || fscanf(file, "%llu", &limit) != 1)
+                limit = AREAS_DEFAULT;
+        if (file)
+                fclose(file);
+        return limit > 2 * AREAS_SPARED ? limit - AREAS_SPARED : limit / 2;
+}
 
 CUresult window_open(uint64_t granularity, uint64_t total_memory_bytes)
 {
@@ -68,6 +89,8 @@ CUresult window_open(uint64_t granularity, uint64_t total_memory_bytes)
         window.granularity = granularity;
         window.granule_shift = (unsigned int)__builtin_ctzll(granularity);
         window.next = window.device_base;
+        window.areas = 1;
+        window.areas_max = areas_allowed();
         return CUDA_SUCCESS;
 }
 
@@ -256,6 +279,20 @@ static CUresult mapping_error(int error, const char *what)
                         error == ENOMEM ? " (a process may have vm.max_map_count mappings)" : "");
 }
 
+static bool is_mapped(uint64_t granule)
+{
+        return granule < window.bytes >> window.granule_shift && window.granule[granule];
+}
+
+/* Gaps more that a mapping there makes (-1 to 1): it splits the one it lies in, or fills its ends.
+ */
+static int gaps_more(uint64_t address, uint64_t bytes)
+{
+        uint64_t g = granule_of(address);
+
+        return (g == 0 || !is_mapped(g - 1)) + !is_mapped(granule_of(address + bytes)) - 1;
+}
+
 CUresult window_map(uint64_t address, uint64_t bytes, struct allocation *allocation, bool implicit)
 {
         uint64_t start, reserved, g;
@@ -275,6 +312,12 @@ CUresult window_map(uint64_t address, uint64_t bytes, struct allocation *allocat
                         return sim_fail(CUDA_ERROR_INVALID_VALUE, "%#llx is already mapped",
                                         (unsigned long long)address);
 
+        if (window.areas + 2 > window.areas_max)
+                return sim_fail(
+                        CUDA_ERROR_OPERATING_SYSTEM,
+                        "cannot map: a process may have vm.max_map_count mappings, and %llu "
+                        "are all that device memory may have of them",
+                        (unsigned long long)window.areas_max);
         mapping = malloc(sizeof(*mapping));
         if (!mapping)
                 return CUDA_ERROR_OUT_OF_MEMORY;
@@ -288,6 +331,7 @@ CUresult window_map(uint64_t address, uint64_t bytes, struct allocation *allocat
                 return mapping_error(error, "cannot map");
         }
         allocation->mappings++;
+        window.areas += (uint64_t)(1 + gaps_more(address, bytes));
         mapping->next = window.mappings;
         mapping->link = &window.mappings;
         if (mapping->next)
@@ -332,6 +376,7 @@ CUresult window_unmap(uint64_t address, uint64_t bytes, bool implicit)
 
                 for (g = granule_of(address); g < granule_of(address + mapping->bytes); g++)
                         window.granule[g] = NULL;
+                window.areas -= (uint64_t)(1 + gaps_more(address, mapping->bytes));
                 address += mapping->bytes;
                 *mapping->link = mapping->next;
                 if (mapping->next)

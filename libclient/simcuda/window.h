@@ -11,7 +11,8 @@
  * window_open().
  *
  * Limit: the kernel allows a process about 65,530 mappings (vm.max_map_count); each device mapping
- * is one, each gap another. Reaching it is CUDA_ERROR_OPERATING_SYSTEM with a detail.
+ * is one, each gap another. All but 2,048 may be device memory; then mapping is
+ * CUDA_ERROR_OPERATING_SYSTEM with a detail, and everything else still works.
  */
 #ifndef GPUMEM_SIMCUDA_WINDOW_H
 #define GPUMEM_SIMCUDA_WINDOW_H

@@ -351,6 +351,57 @@ static void test_proc_address(void)
         EXPECT(CUDA_ERROR_INVALID_VALUE, cuda->get_proc_address(NULL, &function, 12000, 0, NULL));
 }
 
+/* Versions: what did not exist yet, what this driver does not know, and what there is none of. */
+static void test_proc_address_versions(void)
+{
+        CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SUCCESS;
+        const uint64_t per_thread = CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+        void *function = &status;
+        int version;
+
+        OK(cuda->get_proc_address("cuMemCreate", &function, 10010, 0, &status));
+        CU_ASSERT_PTR_NULL(function);
+        CU_ASSERT_EQUAL(status, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
+        OK(cuda->get_proc_address("cuMemCreate", &function, 10020, 0, &status));
+        CU_ASSERT_PTR_NOT_NULL(function);
+        CU_ASSERT_EQUAL(status, CU_GET_PROC_ADDRESS_SUCCESS);
+        OK(cuda->get_proc_address("cuStreamGetCtx", &function, 9010, 0, &status));
+        CU_ASSERT_EQUAL(status, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
+        OK(cuda->get_proc_address("cuCtxCreate", &function, 2000, 0, &status));
+        CU_ASSERT_EQUAL(status, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
+        OK(cuda->get_proc_address("cuInit", &function, 2000, 0, &status));
+        CU_ASSERT_EQUAL(status, CU_GET_PROC_ADDRESS_SUCCESS);
+        OK(cuda->driver_get_version(&version));
+        OK(cuda->get_proc_address("cuInit", &function, version, 0, &status));
+        EXPECT(CUDA_ERROR_INVALID_VALUE,
+               cuda->get_proc_address("cuInit", &function, version + 10, 0, &status));
+
+        OK(cuda->get_proc_address("cuMemCreate", &function, 12000, per_thread, &status));
+        CU_ASSERT_EQUAL(status, CU_GET_PROC_ADDRESS_SUCCESS);
+        OK(cuda->get_proc_address("cuMemcpyAsync", &function, 12000, per_thread, &status));
+        CU_ASSERT_EQUAL(status, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+        CU_ASSERT_PTR_NULL(function);
+}
+
+static void test_device_code(void)
+{
+        static const char elf[64] = "\177ELF\2\1\1", ptx[] = ".version 7.0\n.target sm_80\n",
+                          garbage[] = "garbage";
+        CUfunction function = (CUfunction)(uintptr_t)0x1000;
+        CUmodule module = (CUmodule)(uintptr_t)0x1000;
+
+        EXPECT(CUDA_ERROR_NO_BINARY_FOR_GPU, cuda->module_load_data(&module, elf));
+        EXPECT(CUDA_ERROR_JIT_COMPILER_NOT_FOUND, cuda->module_load_data(&module, ptx));
+        EXPECT(CUDA_ERROR_INVALID_IMAGE, cuda->module_load_data(&module, garbage));
+        EXPECT(CUDA_ERROR_INVALID_VALUE, cuda->module_load_data(&module, NULL));
+        EXPECT(CUDA_ERROR_INVALID_VALUE, cuda->module_load_data(NULL, elf));
+        EXPECT(CUDA_ERROR_INVALID_HANDLE, cuda->module_get_function(&function, module, "kernel"));
+        EXPECT(CUDA_ERROR_INVALID_HANDLE, cuda->module_unload(module));
+        EXPECT(CUDA_ERROR_INVALID_HANDLE,
+               cuda->launch_kernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+        CU_ASSERT_EQUAL((uintptr_t)module, 0x1000);
+}
+
 int main(void)
 {
         CU_pSuite suite;
@@ -370,5 +421,7 @@ int main(void)
         CU_add_test(suite, "2-D copies", test_copies_2d);
         CU_add_test(suite, "fills", test_fills);
         CU_add_test(suite, "symbols by name", test_proc_address);
+        CU_add_test(suite, "symbols by version", test_proc_address_versions);
+        CU_add_test(suite, "device code", test_device_code);
         return sim_test_finish(directory);
 }

@@ -192,10 +192,118 @@ static void test_null_stream(void)
         sem_post(&gate.open);
         OK(cuda->ctx_synchronize());
         CU_ASSERT_EQUAL(atomic_load(&after_done), 1);
-        EXPECT(CUDA_ERROR_NOT_SUPPORTED, cuda->stream_synchronize(CU_STREAM_PER_THREAD));
         OK(cuda->stream_destroy(blocking));
         OK(cuda->stream_destroy(free_stream));
         gate_deinit(&gate);
+}
+
+/* --- default streams of threads ---
+ */
+
+static void *use_own_default_stream(void *argument)
+{
+        struct gate *gate = argument;
+        atomic_int done = 0;
+
+        REQUIRE(cuda->ctx_set_current(sim_test_context));
+        REQUIRE(cuda->launch_host_func(CU_STREAM_PER_THREAD, pass_gate, gate));
+        wait_for(&gate->entered);
+        if (cuda->stream_query(CU_STREAM_PER_THREAD) != CUDA_ERROR_NOT_READY)
+                return "the gate was no work";
+        sem_post(&gate->open);
+        REQUIRE(cuda->launch_host_func(CU_STREAM_PER_THREAD, set_flag, &done));
+        REQUIRE(cuda->stream_synchronize(CU_STREAM_PER_THREAD));
+        return atomic_load(&done) ? NULL : "work behind the gate is not done";
+}
+
+/* One per thread: the work of another thread's does not hold up ours; the legacy one waits for all.
+ */
+static void test_per_thread_streams(void)
+{
+        struct gate gate, other;
+        atomic_int done = 0;
+        pthread_t thread;
+        void *wrong;
+        int i;
+
+        gate_init(&gate);
+        gate_init(&other);
+        OK(cuda->launch_host_func(CU_STREAM_PER_THREAD, pass_gate, &gate));
+        wait_for(&gate.entered);
+        CU_ASSERT_EQUAL_FATAL(pthread_create(&thread, NULL, use_own_default_stream, &other), 0);
+        CU_ASSERT_EQUAL(pthread_join(thread, &wrong), 0);
+        CU_ASSERT_PTR_NULL(wrong);
+        OK(cuda->launch_host_func(NULL, set_flag, &done));
+        sim_test_sleep_ms(20);
+        CU_ASSERT_EQUAL(atomic_load(&done), 0);
+        sem_post(&gate.open);
+        OK(cuda->stream_synchronize(NULL));
+        CU_ASSERT_EQUAL(atomic_load(&done), 1);
+        EXPECT(CUDA_ERROR_INVALID_HANDLE, cuda->stream_destroy(CU_STREAM_PER_THREAD));
+        gate_deinit(&gate);
+        gate_deinit(&other);
+
+        /* The streams of threads that are gone take no place: 1,024 are all a context has. */
+        for (i = 0; i < 1100; i++) {
+                gate_init(&other);
+                CU_ASSERT_EQUAL_FATAL(pthread_create(&thread, NULL, use_own_default_stream, &other),
+                                      0);
+                CU_ASSERT_EQUAL(pthread_join(thread, &wrong), 0);
+                CU_ASSERT_PTR_NULL_FATAL(wrong);
+                gate_deinit(&other);
+        }
+}
+
+/* --- interleaving ---
+ */
+
+#define ROUNDS 40
+#define STEPS  24
+
+struct mark {
+        atomic_uint *next;
+        unsigned int at;
+};
+
+static void take_number(void *argument)
+{
+        struct mark *mark = argument;
+
+        mark->at = atomic_fetch_add(mark->next, 1);
+}
+
+/* Two streams without an order between them meet in many orders, each in its own. */
+static void test_interleaving(void)
+{
+        uint32_t seen[ROUNDS];
+        unsigned int distinct = 0, round, i, j;
+
+        for (round = 0; round < ROUNDS; round++) {
+                struct mark marks[2][STEPS];
+                atomic_uint next = 0;
+                CUstream streams[2];
+
+                OK(cuda->stream_create(&streams[0], CU_STREAM_NON_BLOCKING));
+                OK(cuda->stream_create(&streams[1], CU_STREAM_NON_BLOCKING));
+                for (i = 0; i < STEPS; i++)
+                        for (j = 0; j < 2; j++) {
+                                marks[j][i].next = &next;
+                                OK(cuda->launch_host_func(streams[j], take_number, &marks[j][i]));
+                        }
+                OK(cuda->ctx_synchronize());
+                seen[round] = 0;
+                for (i = 0; i < STEPS; i++) {
+                        seen[round] |= (uint32_t)(marks[0][i].at < marks[1][i].at) << i;
+                        for (j = 0; j < 2; j++)
+                                CU_ASSERT(i == 0 || marks[j][i].at > marks[j][i - 1].at);
+                }
+                for (i = 0; i < round && seen[i] != seen[round]; i++)
+                        ;
+                distinct += i == round;
+                OK(cuda->stream_destroy(streams[0]));
+                OK(cuda->stream_destroy(streams[1]));
+        }
+        CU_ASSERT(distinct >= 5);
 }
 
 static void pause_briefly(void *argument)
@@ -398,6 +506,8 @@ int main(void)
         CU_add_test(suite, "order in a stream, beyond its queue", test_order_in_a_stream);
         CU_add_test(suite, "waiting for an event", test_wait_event);
         CU_add_test(suite, "the null stream", test_null_stream);
+        CU_add_test(suite, "default streams of threads", test_per_thread_streams);
+        CU_add_test(suite, "streams interleave", test_interleaving);
         CU_add_test(suite, "elapsed time", test_elapsed_time);
         CU_add_test(suite, "no CUDA calls in host functions", test_no_cuda_in_host_functions);
         CU_add_test(suite, "sources of asynchronous copies", test_async_copy_sources);
