@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -24,6 +25,9 @@
 #define STOP_MS  10000
 #define CALL_MS  10000
 #define STEP_MS  5
+
+#define PARENT "/dev/shm"
+#define PREFIX "gpumem-test-"
 
 #define SIMULATOR_GRANULARITY (UINT64_C(2) << 20)
 
@@ -63,6 +67,26 @@ static int remove_entry(const char *path, const struct stat *status, int flag, s
         (void)flag;
         (void)ftw;
         return remove(path);
+}
+
+/* What test programs that were killed left behind: the directory's name says whose it is. */
+static void remove_abandoned(void)
+{
+        DIR *parent = opendir(PARENT);
+        struct dirent *entry;
+
+        while (parent && (entry = readdir(parent))) {
+                char path[sizeof(PARENT) + sizeof(entry->d_name) + 1];
+                int pid;
+
+                if (sscanf(entry->d_name, PREFIX "%d-", &pid) != 1 || pid <= 0 ||
+                    kill(pid, 0) == 0 || errno != ESRCH)
+                        continue;
+                snprintf(path, sizeof(path), PARENT "/%s", entry->d_name);
+                nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+        }
+        if (parent)
+                closedir(parent);
 }
 
 static int export_environment(const struct daemon_process *process,
@@ -216,7 +240,9 @@ int daemon_process_start(struct daemon_process **out, const struct daemon_option
                 defaults = *options;
         if (defaults.memory_bytes == 0)
                 defaults.memory_bytes = UINT64_C(64) << 20;
-        snprintf(process->directory, sizeof(process->directory), "/dev/shm/gpumem-test-XXXXXX");
+        remove_abandoned();
+        snprintf(process->directory, sizeof(process->directory), PARENT "/" PREFIX "%d-XXXXXX",
+                 (int)getpid());
         if (!mkdtemp(process->directory)) {
                 r = -errno;
                 free(process);
