@@ -325,7 +325,9 @@ GPUMEM_API int gpumem_batch_begin(struct gpumem_kv *kv, const gpumem_seq *seqs, 
         kv_touch(kv);
         kv_poll(kv);
         do {
-                r = measure(kv, seqs, sequences, tokens_each, &need);
+                r = kv_check_context(kv);
+                if (r == 0)
+                        r = measure(kv, seqs, sequences, tokens_each, &need);
                 if (r == 0)
                         r = kv_provide(kv, need.pages, deadline_ns, &full);
         } while (r > 0);

@@ -19,6 +19,16 @@ int kv_check(const struct gpumem_kv *kv)
         return session_check(kv->session);
 }
 
+int kv_check_context(const struct gpumem_kv *kv)
+{
+        if (kv->pins.lost == CUDA_SUCCESS)
+                return 0;
+        return client_error(GPUMEM_E_DEVICE,
+                            "the context is lost since a kernel or copy failed with %s; only a new "
+                            "process, or a reset of the context, helps",
+                            driver_error_name(kv->session->driver, kv->pins.lost));
+}
+
 void kv_touch(struct gpumem_kv *kv)
 {
         kv->last_use_ns = wire_now_ns();

@@ -120,6 +120,9 @@ void kv_release_units(struct gpumem_kv *kv);
 /* Learns which pins are over, and frees what waited for them; lock held, context current. */
 void kv_poll(struct gpumem_kv *kv);
 
+/* Is the context usable, as far as the pool's pins have shown? 0 or GPUMEM_E_DEVICE; lock held. */
+int kv_check_context(const struct gpumem_kv *kv);
+
 /* The pool is in use now; lock held. */
 void kv_touch(struct gpumem_kv *kv);
 /* Wakes the grower if there is less ahead than the reserve; lock held. */

@@ -172,7 +172,9 @@ GPUMEM_API int gpumem_seq_append(struct gpumem_kv *kv, gpumem_seq seq, uint32_t 
                 return client_error_driver(kv->session->driver, scope.result, "cuCtxPushCurrent");
         pthread_mutex_lock(&kv->lock);
         kv_touch(kv);
-        r = append_locked(kv, seq, tokens, stream, deadline_ns);
+        r = kv_check_context(kv);
+        if (r == 0)
+                r = append_locked(kv, seq, tokens, stream, deadline_ns);
         kv_look_ahead(kv);
         pthread_mutex_unlock(&kv->lock);
         return r;
@@ -228,7 +230,9 @@ GPUMEM_API int gpumem_seq_fork(struct gpumem_kv *kv, gpumem_seq parent, gpumem_s
                 return client_error_driver(kv->session->driver, scope.result, "cuCtxPushCurrent");
         pthread_mutex_lock(&kv->lock);
         kv_touch(kv);
-        r = fork_locked(kv, parent, stream, out);
+        r = kv_check_context(kv);
+        if (r == 0)
+                r = fork_locked(kv, parent, stream, out);
         kv_look_ahead(kv);
         pthread_mutex_unlock(&kv->lock);
         return r;

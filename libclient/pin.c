@@ -111,7 +111,9 @@ int pin_end(struct pin_table *table, uint64_t number, CUstream stream)
         }
         r = client_error_driver(table->driver, result, "cuEventRecord");
         /* Should this fail too, the context is lost and runs nothing more. */
-        table->driver->stream_synchronize(stream);
+        result = table->driver->stream_synchronize(stream);
+        if (result != CUDA_SUCCESS)
+                table->lost = result;
         pin->state = PIN_ABANDONED;
         pin_poll(table);
         return r;
@@ -141,6 +143,7 @@ void pin_poll(struct pin_table *table)
 {
         for (; table->oldest < table->next; table->oldest++) {
                 struct pin *pin = pin_of(table, table->oldest);
+                CUresult result;
 
                 switch (pin->state) {
                 case PIN_OVER:
@@ -148,10 +151,12 @@ void pin_poll(struct pin_table *table)
                 case PIN_BEGUN:
                         return;
                 case PIN_ENDED:
-                        /* Any other answer than "not yet" is the end: an error here is a lost
-                         * context's. */
-                        if (table->driver->event_query(pin->event) == CUDA_ERROR_NOT_READY)
+                        result = table->driver->event_query(pin->event);
+                        if (result == CUDA_ERROR_NOT_READY)
                                 return;
+                        /* An error here is a lost context's: the end as well. */
+                        if (result != CUDA_SUCCESS)
+                                table->lost = result;
                         break;
                 case PIN_ABANDONED:
                         break;

@@ -49,6 +49,7 @@ struct pin_table {
         uint32_t begun;              /* pins in state PIN_BEGUN */
         CUevent *spare;              /* [PIN_WINDOW] events for use again */
         uint32_t spare_count;
+        CUresult lost; /* the context's sticky error, once it was seen; CUDA_SUCCESS before */
 };
 
 /* 0 or GPUMEM_E_NO_MEMORY. */

@@ -204,8 +204,10 @@ static void test_failures(void)
         CU_ASSERT_EQUAL(pin_end(&table, 3, NULL), 0);
         pin_poll(&table);
         CU_ASSERT_EQUAL(pin_outstanding(&table), 1);
+        CU_ASSERT_EQUAL(table.lost, CUDA_SUCCESS);
         query_fails = true;
         pin_poll(&table);
+        CU_ASSERT_EQUAL(table.lost, CUDA_ERROR_ILLEGAL_ADDRESS);
         CU_ASSERT_EQUAL(pin_outstanding(&table), 0);
         /* Begun, and nobody will end it. */
         query_fails = false;
