@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -298,6 +299,19 @@ static int settle_late(struct client_connection *connection, uint64_t deadline_n
         return 0;
 }
 
+/* An ERROR as the result of a call. A code that this library does not know (0 included) must not
+ * become a success or a number that callers do not expect. */
+static int refused(const struct gpumem_message_error *error)
+{
+        int code = error->code <= INT_MAX ? -(int)error->code : 0;
+
+        if (code == 0 || strcmp(gpumem_error_name(code), "unknown") == 0)
+                return client_error(GPUMEM_E_PROTOCOL,
+                                    "gpumemd refused with the unknown code %u: %s", error->code,
+                                    error->text);
+        return client_error(code, "%s", error->text);
+}
+
 int client_connection_exchange(struct client_connection *connection,
                                struct gpumem_message_header *request, uint32_t extra_ms)
 {
@@ -330,8 +344,7 @@ int client_connection_exchange(struct client_connection *connection,
         if (r < 0)
                 return r;
         if (connection->message->header.type == GPUMEM_MESSAGE_ERROR)
-                return client_error(-(int)connection->message->error.code, "%s",
-                                    connection->message->error.text);
+                return refused(&connection->message->error);
         if (connection->message->header.type == request->type + 1)
                 return 0;
         set_down(connection);
