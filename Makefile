@@ -93,6 +93,7 @@ help:
 	@echo '  make demo       two engines on one simulated GPU, checked token by token'
 	@echo '  make bench      the benches that need no GPU, JSON out'
 	@echo '  make lint       format check, cppcheck and clang-tidy'
+	@echo '  make fuzz       SECONDS=60 for every message parser, or FUZZ=target; replayed corpora are part of test'
 	@echo '  make format     rewrite the sources with clang-format'
 	@echo '  make install    into DESTDIR/PREFIX (PREFIX=$(PREFIX)); make uninstall takes it out again'
 	@echo '  make clean      remove build/'
@@ -223,6 +224,7 @@ $(BUILD)/gpumem.pc: libclient/gpumem.pc.in Makefile
 	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@VERSION@|$(VERSION)|g' $< > $@
 
 include tools/install.mk
+include tools/fuzz.mk
 
 lint: deps
 	$(Q)tools/lint.sh

@@ -1,18 +1,20 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs the Debian packages that are missing, and says which. Usage: tools/deps.sh [build] [lint]
+# Installs the Debian packages that are missing, and says which. Usage: tools/deps.sh [build] [lint] [fuzz]
 # (default: build). Does nothing, quickly and silently, when nothing is missing.
 set -eu
 
 build="gcc make pkg-config libc6-dev libsystemd-dev libjson-c-dev libinih-dev libcunit1-dev scdoc jq"
 lint="clang-format clang-tidy cppcheck"
+fuzz="clang libclang-rt-14-dev"
 
 packages=""
 for group in "${@:-build}"; do
         case "$group" in
         build) packages="$packages $build" ;;
         lint) packages="$packages $lint" ;;
-        *) echo "deps.sh: unknown group '$group'; known: build lint" >&2; exit 2 ;;
+        fuzz) packages="$packages $fuzz" ;;
+        *) echo "deps.sh: unknown group '$group'; known: build lint fuzz" >&2; exit 2 ;;
         esac
 done
 
