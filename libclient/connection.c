@@ -309,7 +309,7 @@ static int refused(const struct gpumem_message_error *error)
                 return client_error(GPUMEM_E_PROTOCOL,
                                     "gpumemd refused with the unknown code %u: %s", error->code,
                                     error->text);
-        return client_error(code, "%s", error->text);
+        return client_error(code, "%s", *error->text ? error->text : "gpumemd gives no reason");
 }
 
 int client_connection_exchange(struct client_connection *connection,
