@@ -26,6 +26,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
                 }                                                                                  \
         } while (0)
 
+/* How many descriptors this process has open, without pipes: the fuzzer talks to its symbolizer
+ * through some, and nothing that is tested has any. */
+unsigned fuzz_count_descriptors(void);
+
 struct fuzz_input {
         const uint8_t *at;
         size_t left;

@@ -355,18 +355,6 @@ static void use_session(struct gpumem *session, struct fuzz_input *engine)
         }
 }
 
-static unsigned count_descriptors(void)
-{
-        DIR *directory = opendir("/proc/self/fd");
-        unsigned count = 0;
-
-        FUZZ_REQUIRE(directory);
-        while (readdir(directory))
-                count++;
-        closedir(directory);
-        return count;
-}
-
 /* Ends the connection as the daemon sees it. The thread has accepted it, or is about to. */
 static void finish_peer(void)
 {
@@ -417,8 +405,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         }
         finish_peer();
         if (peer.descriptors == 0)
-                peer.descriptors = count_descriptors();
+                peer.descriptors = fuzz_count_descriptors();
+        if (getenv("FUZZ_SHOW"))
+                peer.inputs = COUNT_EVERY - 1; /* count every time */
         if (++peer.inputs % COUNT_EVERY == 0)
-                FUZZ_REQUIRE(count_descriptors() == peer.descriptors);
+                FUZZ_REQUIRE(fuzz_count_descriptors() == peer.descriptors);
         return 0;
 }
