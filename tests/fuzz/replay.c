@@ -47,7 +47,7 @@ static void replay_directory(const char *directory)
                 failed++;
         }
         for (int i = 0; i < count; i++) {
-                char path[PATH_MAX];
+                char path[PATH_MAX + 256];
                 struct stat status;
 
                 snprintf(path, sizeof(path), "%s/%s", directory, entries[i]->d_name);
