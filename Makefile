@@ -110,8 +110,10 @@ products: $(PRODUCTS) $(SIM_PROFILES) man pkgconfig
 
 # --- objects -------------------------------------------------------------------------------------
 # A kernel file says in its name which instruction set it may use; only those files get the flags.
+ifeq ($(shell uname -m),x86_64)
 $(BUILD)/obj/%_avx512.o: EXTRA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
 $(BUILD)/obj/%_avx2.o:   EXTRA = -mavx2 -mfma -mf16c
+endif
 $(BUILD)/obj/kernels/cpu/%.o: EXTRA_OPT = -O3
 $(BUILD)/obj/tests/abi/%_toolkit.o: EXTRA = $(CUDA_INCLUDE)
 CUDA_HOME ?= /usr/local/cuda
