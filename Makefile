@@ -238,4 +238,4 @@ clean:
 	rm -rf build
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
-.SECONDARY:
+.PRECIOUS: $(BUILD)/obj/%.o
