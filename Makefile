@@ -60,6 +60,7 @@ CLIENT_OBJS  := $(call objs,libclient)
 SIM_OBJS     := $(call objs,libclient/simcuda)
 SIM_PROFILES := $(patsubst libclient/simcuda/%,$(BUILD)/%,$(wildcard libclient/simcuda/profiles/*.profile))
 DAEMON_OBJS  := $(filter-out %/main.o,$(call objs,daemon))
+KEEPER_OBJS  := $(filter-out %/main.o,$(call objs,daemon/keeper))
 CTL_OBJS     := $(filter-out %/main.o,$(call objs,tools/gpumemctl))
 GEN_OBJS     := $(filter-out %/main.o,$(call objs,tools/gen))
 BENCH_OBJS   := $(filter-out %/main.o,$(call objs,tools/bench))
@@ -67,7 +68,7 @@ UNIT_TESTS   := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(sort $(wildcar
 INTEGRATION_TESTS := $(patsubst tests/integration/%.c,$(BUILD)/tests/integration/%,$(sort $(wildcard tests/integration/test_*.c)))
 HELPERS      := $(patsubst tests/integration/%.c,$(BUILD)/tests/integration/%,$(sort $(wildcard tests/integration/helper_*.c)))
 SUPPORT_OBJS := $(call objs,tests/support)
-MAN_SOURCES  := $(sort $(wildcard daemon/*.scd libclient/*.scd tools/*/*.scd))
+MAN_SOURCES  := $(sort $(wildcard daemon/*.scd daemon/keeper/*.scd libclient/*.scd tools/*/*.scd))
 MAN_PAGES    := $(addprefix $(BUILD)/man/,$(notdir $(MAN_SOURCES:.scd=)))
 
 A_DRIVER := $(BUILD)/lib/driver.a
@@ -75,11 +76,12 @@ A_WIRE   := $(BUILD)/lib/wire.a
 A_KERNEL := $(BUILD)/lib/kernels-cpu.a
 A_CLIENT := $(BUILD)/lib/client.a
 A_DAEMON := $(BUILD)/lib/daemon.a
+A_KEEPER := $(BUILD)/lib/keeper.a
 A_CTL    := $(BUILD)/lib/gpumemctl.a
 A_GEN    := $(BUILD)/lib/gen.a
 A_BENCH  := $(BUILD)/lib/bench.a
 A_SUPPORT := $(BUILD)/lib/support.a
-PRODUCTS := $(BUILD)/gpumemd $(BUILD)/gpumemctl $(BUILD)/gpumem-gen $(BUILD)/gpumem-bench \
+PRODUCTS := $(BUILD)/gpumemd $(BUILD)/gpumemd-keeper $(BUILD)/gpumemctl $(BUILD)/gpumem-gen $(BUILD)/gpumem-bench \
             $(BUILD)/libgpumem.so $(BUILD)/libcuda-sim.so
 
 .PHONY: all help deps build test demo bench man install uninstall clean tests format lint
@@ -146,6 +148,7 @@ $(eval $(call archive,$(A_WIRE),$(WIRE_OBJS)))
 $(eval $(call archive,$(A_KERNEL),$(KERNEL_OBJS)))
 $(eval $(call archive,$(A_CLIENT),$(CLIENT_OBJS)))
 $(eval $(call archive,$(A_DAEMON),$(DAEMON_OBJS)))
+$(eval $(call archive,$(A_KEEPER),$(KEEPER_OBJS)))
 $(eval $(call archive,$(A_CTL),$(CTL_OBJS)))
 $(eval $(call archive,$(A_GEN),$(GEN_OBJS)))
 $(eval $(call archive,$(A_BENCH),$(BENCH_OBJS)))
@@ -172,6 +175,10 @@ $(BUILD)/gpumemd: $(BUILD)/obj/daemon/main.o $(A_DAEMON) $(A_DRIVER) $(A_WIRE)
 	$(say) LD $@
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_SYSTEMD) $(LIBS_JSON) $(LIBS_INIH) -ldl
 
+$(BUILD)/gpumemd-keeper: $(BUILD)/obj/daemon/keeper/main.o $(A_KEEPER) $(A_WIRE)
+	$(say) LD $@
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_SYSTEMD)
+
 $(BUILD)/gpumemctl: $(BUILD)/obj/tools/gpumemctl/main.o $(A_CTL)
 	$(say) LD $@
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_JSON)
@@ -186,7 +193,7 @@ $(BUILD)/gpumem-bench: $(BUILD)/obj/tools/bench/main.o $(A_BENCH) $(A_CLIENT) $(
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_SYSTEMD) $(LIBS_JSON) $(LIBS_INIH) -ldl -lm
 
 # --- tests ---------------------------------------------------------------------------------------
-TEST_ARCHIVES := $(if $(SUPPORT_OBJS),$(A_SUPPORT)) $(A_GEN) $(A_CTL) $(A_CLIENT) $(A_DAEMON) $(A_DRIVER) $(A_WIRE) $(A_KERNEL)
+TEST_ARCHIVES := $(if $(SUPPORT_OBJS),$(A_SUPPORT)) $(A_GEN) $(A_CTL) $(A_CLIENT) $(A_DAEMON) $(A_KEEPER) $(A_DRIVER) $(A_WIRE) $(A_KERNEL)
 ABI_OBJS := $(call objs,tests/abi)
 
 $(BUILD)/tests/unit/test_cuda_abi: $(ABI_OBJS)
@@ -214,7 +221,7 @@ bench: build
 
 # --- documentation, installation -----------------------------------------------------------------
 man: $(MAN_PAGES)
-vpath %.scd daemon libclient $(wildcard tools/*)
+vpath %.scd daemon daemon/keeper libclient $(wildcard tools/*)
 $(BUILD)/man/%: %.scd
 	$(say) MAN $@
 	@mkdir -p $(@D)

@@ -2,6 +2,7 @@
 # Installation. `install` and `uninstall` work from the same list: FILES holds "mode source target" triples.
 INSTALLED := \
   755:$(BUILD)/gpumemd:$(SBINDIR)/gpumemd \
+  755:$(BUILD)/gpumemd-keeper:$(SBINDIR)/gpumemd-keeper \
   755:$(BUILD)/gpumemctl:$(SBINDIR)/gpumemctl \
   755:$(BUILD)/gpumem-gen:$(BINDIR)/gpumem-gen \
   755:$(BUILD)/gpumem-bench:$(BINDIR)/gpumem-bench \
