@@ -11,6 +11,7 @@
 
 #include "daemon/daemon.h"
 #include "daemon/device.h"
+#include "daemon/kept.h"
 #include "daemon/session.h"
 #include "daemon/tenant.h"
 
@@ -304,5 +305,6 @@ int daemon_check(struct daemon *daemon, char *report, size_t size)
         list_for_each(node, &daemon->devices)
                 check_device(&check, list_entry(node, struct device, link));
         check_accounts(&check);
+        compare(&check, "records that differ from what they stand for", kept_check(daemon), 0);
         return check.problems;
 }

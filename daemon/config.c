@@ -57,6 +57,9 @@ static const struct key keys[] = {
          "a number above 0 and at most 1"},
         {SECTION_GPUMEMD, "max_clients", KIND_COUNT, OF(max_clients), 1, CONFIG_CLIENTS_MAX,
          "a number from 1 to 65536"},
+        {SECTION_GPUMEMD, "keeper", KIND_BOOL, OF(keeper), 0, 0, "yes or no"},
+        {SECTION_GPUMEMD, "keeper_socket", KIND_PATH, OF(keeper_socket), 0, SIZE_OF(keeper_socket),
+         "an absolute path of at most 107 bytes"},
         {SECTION_GPUMEMD, "debug", KIND_BOOL, OF(debug), 0, 0, "yes or no"},
         {SECTION_DEVICE, "frame_size", KIND_FRAME, OF_DEVICE(frame_bytes), 4096, UINT64_C(1) << 40,
          "auto, or a power of two from 4K to 1T, with suffix K, M, G or T"},
@@ -97,6 +100,7 @@ void config_init(struct config *config)
                 .driver = DRIVER_CUDA,
                 .gpu_memory_utilization = 0.9,
                 .max_clients = 2048,
+                .keeper = true,
         };
 }
 

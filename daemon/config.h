@@ -41,6 +41,9 @@ struct config {
         char driver_library[PATH_MAX]; /* empty: the driver's own default */
         double gpu_memory_utilization;
         uint32_t max_clients;
+        bool keeper; /* start a keeper, so that a crash of the daemon costs nothing */
+        char keeper_socket[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* of a keeper that is a
+                                                                            service; empty: none */
         bool debug; /* admin commands that force and inject things; off unless configured */
 
         struct config_device devices[CONFIG_DEVICES_MAX];

@@ -15,8 +15,12 @@
 #include "daemon/daemon.h"
 #include "daemon/device.h"
 #include "daemon/filler.h"
+#include "daemon/keeper_link.h"
+#include "daemon/kept.h"
 #include "daemon/listener.h"
 #include "daemon/session.h"
+#include "daemon/state.h"
+#include "daemon/takeover.h"
 #include "daemon/tenant.h"
 
 #define CLIENT_GROUP "gpumem"
@@ -106,10 +110,10 @@ static int open_devices(struct daemon *daemon)
 
 /* Every frame and every client needs descriptors: better to say at the start that they will not do
  * than to fail in the middle. */
-static int raise_descriptor_limit(struct daemon *daemon)
+static int raise_descriptor_limit(struct daemon *daemon, uint64_t more)
 {
         struct rlimit limit;
-        uint64_t needed = DESCRIPTORS_RESERVED + UINT64_C(2) * daemon->config.max_clients;
+        uint64_t needed = more + DESCRIPTORS_RESERVED + UINT64_C(2) * daemon->config.max_clients;
 
         list_for_each(node, &daemon->devices) needed +=
                 list_entry(node, struct device, link)->table.count;
@@ -153,15 +157,60 @@ void daemon_check_ready(struct daemon *daemon)
                    (unsigned long long)frames);
 }
 
+uint32_t daemon_next_tenant(struct daemon *daemon)
+{
+        uint32_t number = ++daemon->tenants_last;
+
+        if (daemon->state)
+                daemon->state->header->tenants_last = number;
+        return number;
+}
+
+/* From what the last daemon left to a state of our own. */
+static int take_over(struct daemon *daemon)
+{
+        struct takeover *takeover = daemon->takeover;
+        int r;
+
+        r = kept_start(daemon, takeover_sessions(takeover));
+        if (r < 0 || !daemon->keeper)
+                return r;
+        r = keeper_link_start(daemon->keeper, daemon->event, &daemon->log, kept_hand_over, daemon);
+        if (r < 0)
+                return r;
+        if (takeover) {
+                r = takeover_rebuild(takeover, daemon);
+                if (r < 0)
+                        return r;
+        }
+        state_complete(daemon->state);
+        crash_point(daemon, "takeover-built");
+        r = keeper_link_put(daemon->keeper, KEEPER_STATE, 0, daemon->state->fd, NULL, NULL);
+        if (r < 0)
+                return r;
+        crash_point(daemon, "takeover-switched");
+        takeover_finish(takeover, daemon);
+        return 0;
+}
+
 int daemon_new(struct daemon **out, const struct config *config, int log_fd,
                const struct driver *driver)
+{
+        return daemon_new_with_keeper(out, config, log_fd, driver, NULL, 0);
+}
+
+int daemon_new_with_keeper(struct daemon **out, const struct config *config, int log_fd,
+                           const struct driver *driver, struct keeper_link *keeper, uint64_t held)
 {
         struct daemon *daemon = calloc(1, sizeof(*daemon));
         int r;
 
         *out = NULL;
-        if (!daemon)
+        if (!daemon) {
+                keeper_link_free(keeper);
                 return -ENOMEM;
+        }
+        daemon->keeper = keeper;
         list_init(&daemon->devices);
         list_init(&daemon->sessions);
         list_init(&daemon->tenants);
@@ -182,13 +231,25 @@ int daemon_new(struct daemon **out, const struct config *config, int log_fd,
         if (r < 0)
                 goto fail;
         sd_event_source_set_enabled(daemon->reaper, SD_EVENT_OFF);
+        if (config->debug)
+                crash_points_parse(&daemon->crash_points, getenv("GPUMEMD_CRASH_AT"));
+        if (held > 0) {
+                r = raise_descriptor_limit(daemon, held);
+                if (r == 0)
+                        r = takeover_new(&daemon->takeover, daemon);
+                if (r < 0)
+                        goto fail;
+        }
         r = open_driver(daemon, driver);
         if (r < 0)
                 goto fail;
         r = open_devices(daemon);
         if (r < 0)
                 goto fail;
-        r = raise_descriptor_limit(daemon);
+        r = raise_descriptor_limit(daemon, 0);
+        if (r < 0)
+                goto fail;
+        r = take_over(daemon);
         if (r < 0)
                 goto fail;
         *out = daemon;
@@ -196,25 +257,42 @@ int daemon_new(struct daemon **out, const struct config *config, int log_fd,
 
 fail:
         log_error(&daemon->log, "the daemon cannot start", LOG_TEXT("error", strerror(-r)));
+        /* Whatever there is stays as it is for one that can. */
+        kept_stop(daemon, true);
         daemon_free(daemon);
         return r;
+}
+
+/* The socket that the last daemon made, if it is at the same path; else one is made. */
+static int open_listener(struct daemon *daemon, uint64_t id, struct listener **out,
+                         const char *path, int type, const char *group)
+{
+        int fd = takeover_listener(daemon->takeover, id), r;
+
+        if (fd >= 0 && listener_adopt_consume_fd(out, fd, path) == 0)
+                return 0;
+        r = listener_new(out, path, type, group, &daemon->log);
+        if (r < 0 || !daemon->keeper)
+                return r;
+        return keeper_link_put(daemon->keeper, KEEPER_LISTEN, id, listener_fd(*out), NULL, NULL);
 }
 
 int daemon_listen(struct daemon *daemon)
 {
         int r;
 
-        r = listener_new(&daemon->clients, daemon->config.client_socket, SOCK_SEQPACKET,
-                         CLIENT_GROUP, &daemon->log);
+        r = open_listener(daemon, 0, &daemon->clients, daemon->config.client_socket, SOCK_SEQPACKET,
+                          CLIENT_GROUP);
         if (r < 0)
                 return r;
         r = acceptor_new(&daemon->acceptor, daemon, listener_fd(daemon->clients));
         if (r < 0)
                 return r;
-        r = listener_new(&daemon->admins, daemon->config.admin_socket, SOCK_STREAM, NULL,
-                         &daemon->log);
+        r = open_listener(daemon, 1, &daemon->admins, daemon->config.admin_socket, SOCK_STREAM,
+                          NULL);
         if (r < 0)
                 return r;
+        daemon->takeover = takeover_free(daemon->takeover);
         return admin_new(&daemon->admin, daemon, listener_fd(daemon->admins));
 }
 
@@ -237,6 +315,8 @@ int daemon_run(struct daemon *daemon)
         if (r >= 0) {
                 list_for_each(node, &daemon->devices)
                         filler_run(list_entry(node, struct device, link));
+                if (daemon->keeper)
+                        keeper_link_ready(daemon->keeper);
                 daemon_check_ready(daemon);
                 r = sd_event_loop(daemon->event);
         }
@@ -250,7 +330,14 @@ struct daemon *daemon_free(struct daemon *daemon)
 {
         if (!daemon)
                 return NULL;
+        kept_stop(daemon,
+                  daemon->leaving || (daemon->keeper && !keeper_link_is_own(daemon->keeper)));
+        daemon->takeover = takeover_free(daemon->takeover);
         daemon->admin = admin_free(daemon->admin);
+        if (daemon->leaving) {
+                listener_leave(daemon->clients);
+                listener_leave(daemon->admins);
+        }
         daemon->acceptor = acceptor_free(daemon->acceptor);
         daemon->clients = listener_free(daemon->clients);
         daemon->admins = listener_free(daemon->admins);

@@ -16,13 +16,17 @@
 #include <systemd/sd-event.h>
 
 #include "daemon/config.h"
+#include "daemon/crash.h"
 #include "daemon/list.h"
 #include "daemon/log.h"
 #include "libclient/driver/driver.h"
 
 struct acceptor;
 struct admin;
+struct keeper_link;
 struct listener;
+struct state;
+struct takeover;
 
 struct daemon {
         struct config config;
@@ -39,6 +43,7 @@ struct daemon {
         uint32_t sessions_count;
         uint64_t sessions_last; /* the number of the newest */
         struct list tenants;    /* struct tenant.link */
+        uint32_t tenants_last;  /* the number of the newest */
 
         struct list dead; /* struct session.link: closed, drained, to be freed by the reaper */
         sd_event_source *reaper;
@@ -47,6 +52,13 @@ struct daemon {
         struct acceptor *acceptor;
         struct listener *admins; /* admin.sock, bound here and served by `admin` */
         struct admin *admin;
+
+        struct state *state;        /* what the next daemon sees; NULL at the very end */
+        struct keeper_link *keeper; /* NULL: nothing outlives this daemon */
+        struct takeover *takeover;  /* while the start goes on: what the last daemon left */
+        uint64_t generation;        /* how many daemons this one has taken over from, in a row */
+        bool leaving;               /* it ends, and a next one shall find everything */
+        struct crash_points crash_points;
 
         uint8_t *buffer;               /* GPUMEM_MESSAGE_MAX bytes: the message being handled */
         struct log_limit accept_limit; /* trouble at accept */
@@ -60,6 +72,14 @@ struct daemon {
 int daemon_new(struct daemon **out, const struct config *config, int log_fd,
                const struct driver *driver);
 
+/* The same with a keeper: `keeper` (taken, also on failure) holds `held` descriptors, with which it
+ * goes on where the last daemon ended. */
+int daemon_new_with_keeper(struct daemon **out, const struct config *config, int log_fd,
+                           const struct driver *driver, struct keeper_link *keeper, uint64_t held);
+
+/* A tenant's number. */
+uint32_t daemon_next_tenant(struct daemon *daemon);
+
 /* Makes and serves client.sock and admin.sock. 0 or negative errno (-EADDRINUSE: another daemon).
  */
 int daemon_listen(struct daemon *daemon);
@@ -68,7 +88,8 @@ int daemon_listen(struct daemon *daemon);
  * 0 or negative errno. */
 int daemon_run(struct daemon *daemon);
 
-/* Closes all sessions, frees all memory, removes the sockets. Returns NULL; NULL is fine. */
+/* Closes all sessions, frees all memory, removes the sockets; with a keeper that is a service of
+ * its own it only lets go of them, and they stay. Returns NULL; NULL is fine. */
 struct daemon *daemon_free(struct daemon *daemon);
 
 /* Called by a device whenever its fresh pool may have become full: says once that memory is ready.

@@ -11,6 +11,7 @@
 #include "daemon/filler.h"
 #include "daemon/grant.h"
 #include "daemon/session.h"
+#include "daemon/takeover.h"
 #include "libclient/wire/wire.h"
 
 /* Pool of fresh frames where the configuration says auto: a share of the device, and not more. */
@@ -140,6 +141,11 @@ static int divide(struct device *device, const struct config_device *config, uin
 
         if ((double)managed > share)
                 managed = (uint64_t)share;
+        if (takeover_geometry(device->daemon->takeover, device, &frame_bytes, frames)) {
+                device->memory.frame_bytes = frame_bytes;
+                if (frame_bytes % device->granularity == 0)
+                        return 0;
+        }
         if (frame_bytes == 0 || frame_bytes % device->granularity != 0) {
                 log_error(&device->daemon->log,
                           "frame_size must be a power of two and a multiple of the driver's "
@@ -246,6 +252,9 @@ static int open_device(struct device *device)
                 return r;
         r = frame_table_init(&device->table, (uint32_t)frames, device->memory.frame_bytes,
                              &device->free);
+        if (r < 0)
+                return r;
+        r = takeover_import(daemon->takeover, device);
         if (r < 0)
                 return r;
         set_watermarks(device, &config);

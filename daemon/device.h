@@ -48,6 +48,7 @@ struct device {
         struct list link; /* in the daemon's list */
         struct daemon *daemon;
         unsigned index; /* the driver's ordinal */
+        uint32_t slot;  /* its place in the state; stays its own from daemon to daemon */
         uint8_t uuid[16];
         char uuid_text[48]; /* "GPU-..." */
         char name[128];
@@ -106,6 +107,12 @@ struct device *device_find(struct daemon *daemon, const uint8_t uuid[16]);
 static inline uint64_t device_managed_bytes(const struct device *device)
 {
         return device->table.count * device->table.frame_bytes;
+}
+
+/* What the keeper calls a frame of it. */
+static inline uint64_t device_keeper_id(const struct device *device, uint32_t number)
+{
+        return (uint64_t)device->slot << 32 | number;
 }
 
 /* Marks the device for good (a state never gets better), logs it and tells its sessions. */

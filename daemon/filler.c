@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+
 #include "daemon/filler.h"
 
+#include "daemon/crash.h"
 #include "daemon/daemon.h"
 #include "daemon/frame_pool.h"
 #include "daemon/grant.h"
+#include "daemon/keeper_link.h"
 #include "daemon/session.h"
 #include "libclient/wire/wire.h"
 
@@ -118,15 +122,56 @@ static void report_failure(struct device *device, const struct frame *frame)
                 frame_step_name((enum frame_step)frame->step), (CUresult)frame->error);
 }
 
+static void become_fresh(struct device *device, uint32_t number)
+{
+        frame_set_state(&device->table, number, FRAME_FRESH);
+        frame_list_append(&device->table, &device->fresh, number);
+        device->backoff_ns = 0;
+}
+
+/* The keeper has a created frame's descriptor, or could not take it. */
+static void on_kept(void *userdata, uint64_t id, int result)
+{
+        struct device *device = userdata;
+        uint32_t number = (uint32_t)id;
+
+        if (result < 0) {
+                /* What a crash would lose is not given out. */
+                pause_creating(device, false);
+                frame_set_work(&device->table, number, FRAME_RELEASING);
+                worker_push(device->creator, number);
+                return;
+        }
+        crash_point(device->daemon, "frame-kept");
+        frame_set_work(&device->table, number, FRAME_IDLE);
+        become_fresh(device, number);
+        device_wake(device);
+        daemon_check_ready(device->daemon);
+}
+
+/* A frame is fresh when the keeper has it; until then it counts as being created. */
+static void keep_created(struct device *device, uint32_t number)
+{
+        struct keeper_link *keeper = device->daemon->keeper;
+
+        if (!keeper) {
+                become_fresh(device, number);
+                return;
+        }
+        crash_point(device->daemon, "frame-created");
+        frame_set_work(&device->table, number, FRAME_CREATING);
+        if (keeper_link_put(keeper, KEEPER_FRAME, device_keeper_id(device, number),
+                            device->table.frames[number].fd, on_kept, device) < 0)
+                on_kept(device, number, -ENOMEM);
+}
+
 static void on_created(struct device *device, uint32_t number)
 {
         struct frame *frame = &device->table.frames[number];
 
         switch ((enum frame_outcome)frame->outcome) {
         case FRAME_DONE:
-                frame_set_state(&device->table, number, FRAME_FRESH);
-                frame_list_append(&device->table, &device->fresh, number);
-                device->backoff_ns = 0;
+                keep_created(device, number);
                 return;
         case FRAME_EXHAUSTED:
                 if (device->backoff_ns == 0)
@@ -156,7 +201,9 @@ static void on_released(struct device *device, uint32_t number)
         struct frame *frame = &device->table.frames[number];
         struct tenant_device *tenant = frame->tenant;
 
-        tenant->releasing--;
+        crash_point(device->daemon, "frame-released");
+        if (tenant)
+                tenant->releasing--;
         if (frame->outcome == FRAME_DONE) {
                 charge_refund(&frame->charge);
                 frame->tenant = NULL;
@@ -168,7 +215,8 @@ static void on_released(struct device *device, uint32_t number)
                 report_failure(device, frame);
                 frame_pool_quarantine(device, number);
         }
-        tenant_forget(tenant->tenant);
+        if (tenant)
+                tenant_forget(tenant->tenant);
 }
 
 /* What the daemon does not have and nobody can have is in use outside it. (Frames under way are
@@ -212,11 +260,26 @@ static int on_creator_done(sd_event_source *source, int fd, uint32_t revents, vo
         return 0;
 }
 
+/* The keeper has closed its descriptor: the rest is the driver's. */
+static void on_dropped(void *userdata, uint64_t id, int result)
+{
+        struct device *device = userdata;
+
+        (void)result;
+        crash_point(device->daemon, "frame-dropped");
+        worker_push(device->creator, (uint32_t)id);
+}
+
 static void release(struct device *device, struct tenant_device *tenant, uint32_t number)
 {
+        struct keeper_link *keeper = device->daemon->keeper;
+
         frame_set_work(&device->table, number, FRAME_RELEASING);
         tenant->releasing++;
-        worker_push(device->creator, number);
+        crash_point(device->daemon, "frame-releasing");
+        if (!keeper || keeper_link_drop(keeper, KEEPER_FRAME, device_keeper_id(device, number),
+                                        on_dropped, device) < 0)
+                worker_push(device->creator, number);
 }
 
 static int on_scrubber_done(sd_event_source *source, int fd, uint32_t revents, void *userdata)
@@ -243,6 +306,7 @@ static int on_scrubber_done(sd_event_source *source, int fd, uint32_t revents, v
                 } else if (tenant->tenant->sessions == 0) {
                         release(device, tenant, number);
                 } else {
+                        crash_point(device->daemon, "frame-scrubbed");
                         frame_set_state(&device->table, number, FRAME_READY);
                         frame_list_append(&device->table, &tenant->ready, number);
                 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "daemon/frame.h"
+#include "daemon/state.h"
 
 int frame_table_init(struct frame_table *table, uint32_t count, uint64_t frame_bytes,
                      struct frame_list *free_list)
@@ -90,6 +91,28 @@ void frame_set_state(struct frame_table *table, uint32_t number, enum frame_stat
         table->states[frame->state]--;
         table->states[state]++;
         frame->state = (uint8_t)state;
+        if (table->records)
+                state_store_u8(&table->records[number].state, (uint8_t)state);
+}
+
+void frame_record_grant(struct frame_table *table, uint32_t number, uint32_t tenant,
+                        uint64_t session, uint64_t object, uint64_t ticket)
+{
+        struct state_frame *record = table->records ? &table->records[number] : NULL;
+
+        if (!record)
+                return;
+        record->previous = table->frames[number].state;
+        record->tenant = tenant;
+        record->session = session;
+        record->object = object;
+        record->ticket = ticket;
+}
+
+void frame_record_return(struct frame_table *table, uint32_t number, uint64_t ticket)
+{
+        if (table->records)
+                __atomic_store_n(&table->records[number].ticket, ticket, __ATOMIC_RELEASE);
 }
 
 void frame_set_work(struct frame_table *table, uint32_t number, enum frame_work work)
@@ -99,6 +122,8 @@ void frame_set_work(struct frame_table *table, uint32_t number, enum frame_work 
         table->works[frame->work]--;
         table->works[work]++;
         frame->work = (uint8_t)work;
+        if (table->records && work == FRAME_RELEASING)
+                state_store_u8(&table->records[number].state, STATE_RELEASING);
 }
 
 const char *frame_state_name(enum frame_state state)

@@ -27,6 +27,7 @@
 #include "libclient/driver/driver.h"
 
 struct object;
+struct state_frame;
 struct tenant_device;
 
 enum frame_state {
@@ -106,6 +107,7 @@ struct frame_table {
         uint64_t frame_bytes;
         uint32_t states[FRAME_STATE_COUNT]; /* how many frames are in each state */
         uint32_t works[FRAME_WORK_COUNT];   /* and under each kind of work */
+        struct state_frame *records; /* [count]: what the next daemon sees (state.h); or NULL */
 };
 
 /* All frames are free and in `free_list`. -ENOMEM; then the table is empty and deinit is harmless.
@@ -126,9 +128,16 @@ void frame_list_remove(struct frame_table *table, struct frame_list *list, uint3
 /* The first frame, taken out; FRAME_NONE if there is none. */
 uint32_t frame_list_pop(struct frame_table *table, struct frame_list *list);
 
-/* Changes state or work and the counters. The caller moves it between lists. */
+/* Changes state or work, the counters, and the frame's record. The caller moves it between lists.
+ */
 void frame_set_state(struct frame_table *table, uint32_t number, enum frame_state state);
 void frame_set_work(struct frame_table *table, uint32_t number, enum frame_work work);
+
+/* What a frame's record says beside its state, before the state is changed to granted; and that a
+ * request gave it back. `ticket`: see state.h. */
+void frame_record_grant(struct frame_table *table, uint32_t number, uint32_t tenant,
+                        uint64_t session, uint64_t object, uint64_t ticket);
+void frame_record_return(struct frame_table *table, uint32_t number, uint64_t ticket);
 
 const char *frame_state_name(enum frame_state state);
 const char *frame_step_name(enum frame_step step);

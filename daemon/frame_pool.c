@@ -41,6 +41,8 @@ uint32_t frame_pool_grant(struct device *device, struct tenant_device *tenant,
 
                 if (i >= ready)
                         charge_take(&frame->charge, &tenant->tenant->account, table->frame_bytes);
+                frame_record_grant(table, number, tenant->tenant->number, object->session->number,
+                                   object->id, object->session->ticket + 1);
                 frame_set_state(table, number, FRAME_GRANTED);
                 frame->object = object;
                 frame_list_append(table, &object->frames, number);
@@ -100,6 +102,7 @@ static void become_dirty(struct device *device, struct tenant_device *tenant, ui
 void frame_pool_return(struct device *device, struct tenant_device *tenant, struct object *object,
                        uint32_t number)
 {
+        frame_record_return(&device->table, number, object->session->ticket + 1);
         leave_object(device, tenant, object, number);
         become_dirty(device, tenant, number);
 }

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <inttypes.h>
 
+#include "daemon/crash.h"
 #include "daemon/daemon.h"
 #include "daemon/filler.h"
 #include "daemon/frame_pool.h"
@@ -84,6 +85,7 @@ static void grant_now(struct session *session, struct object *object, uint32_t f
         int r;
 
         ready = frame_pool_grant(device, session->allotment, object, frames, message.ids, fds);
+        crash_point(session->daemon, "grant-done");
         message.reply.object = object->id;
         message.reply.frames = frames;
         message.reply.reserved = 0;
@@ -95,6 +97,7 @@ static void grant_now(struct session *session, struct object *object, uint32_t f
                 return;
         }
         /* The kernel limits descriptors in flight per user. */
+        crash_point(session->daemon, "grant-undo");
         frame_pool_undo(device, session->allotment, object, message.ids, frames, ready);
         device->refusals++;
         session_refuse(session, GPUMEM_E_AGAIN,

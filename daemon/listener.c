@@ -161,6 +161,36 @@ int listener_new(struct listener **out, const char *path, int type, const char *
         return 0;
 }
 
+int listener_adopt_consume_fd(struct listener **out, int fd, const char *path)
+{
+        struct listener *listener = calloc(1, sizeof(*listener));
+        struct sockaddr_un address;
+        socklen_t length = sizeof(address);
+        struct stat status;
+
+        *out = NULL;
+        memset(&address, 0, sizeof(address));
+        if (!listener || getsockname(fd, (struct sockaddr *)&address, &length) < 0 ||
+            strncmp(address.sun_path, path, sizeof(address.sun_path)) != 0 ||
+            lstat(path, &status) < 0 || !S_ISSOCK(status.st_mode)) {
+                free(listener);
+                close(fd);
+                return -ENOENT;
+        }
+        listener->fd = fd;
+        snprintf(listener->path, sizeof(listener->path), "%s", path);
+        listener->device = status.st_dev;
+        listener->inode = status.st_ino;
+        *out = listener;
+        return 0;
+}
+
+void listener_leave(struct listener *listener)
+{
+        if (listener)
+                listener->inode = 0;
+}
+
 struct listener *listener_free(struct listener *listener)
 {
         struct stat status;

@@ -24,6 +24,13 @@ struct listener;
 int listener_new(struct listener **out, const char *path, int type, const char *group,
                  struct log *log);
 
+/* Takes a listening socket that another daemon made at `path`. -ENOENT: it is not there; then the
+ * socket is closed. */
+int listener_adopt_consume_fd(struct listener **out, int fd, const char *path);
+
+/* The path stays when it is freed: a next daemon has the socket. NULL is fine. */
+void listener_leave(struct listener *listener);
+
 /* Closes, and removes the path if it is still the one that was made. Returns NULL; NULL is fine. */
 struct listener *listener_free(struct listener *listener);
 

@@ -1,17 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <getopt.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "daemon/config.h"
 #include "daemon/daemon.h"
+#include "daemon/keeper_link.h"
 
 enum {
         OPTION_CONFIG = 256,
         OPTION_CHECK,
+        OPTION_NO_KEEPER,
+        OPTION_KEEPER_FD,
         OPTION_HELP,
         OPTION_VERSION,
 };
@@ -19,6 +24,8 @@ enum {
 static const struct option options[] = {
         {"config", required_argument, NULL, OPTION_CONFIG},
         {"check-config", no_argument, NULL, OPTION_CHECK},
+        {"no-keeper", no_argument, NULL, OPTION_NO_KEEPER},
+        {"keeper-fd", required_argument, NULL, OPTION_KEEPER_FD}, /* the keeper passes it */
         {"help", no_argument, NULL, OPTION_HELP},
         {"version", no_argument, NULL, OPTION_VERSION},
         {NULL, 0, NULL, 0},
@@ -26,10 +33,11 @@ static const struct option options[] = {
 
 static void usage(FILE *stream)
 {
-        fputs("gpumemd [--config FILE] [--check-config]\n"
+        fputs("gpumemd [--config FILE] [--no-keeper] [--check-config]\n"
               "Owns the memory of this machine's GPUs and hands it out to inference engines.\n"
               "\n"
               "  --config FILE    read FILE instead of " CONFIG_PATH_DEFAULT "\n"
+              "  --no-keeper      run in one process: a crash takes all memory and sessions along\n"
               "  --check-config   read the configuration, say what is wrong with it, and exit\n"
               "  --help           show this\n"
               "  --version        show the version\n"
@@ -53,9 +61,86 @@ static int read_config(struct config *config, const char *path)
         return r;
 }
 
-static int run(const struct config *config)
+/* The keeper lies beside this program, or where programs are found. */
+static void find_keeper(char *path, size_t size)
 {
+        char self[PATH_MAX - 32], *slash;
+        ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+
+        snprintf(path, size, "gpumemd-keeper");
+        if (n <= 0)
+                return;
+        self[n] = '\0';
+        slash = strrchr(self, '/');
+        if (slash)
+                snprintf(path, size, "%.*s/gpumemd-keeper", (int)(slash - self), self);
+}
+
+/* What the keeper runs: this program, under its full path, with what it was told. */
+struct command {
+        char self[PATH_MAX];
+        char *arguments[64];
+};
+
+static int command_init(struct command *command, int argc, char **argv)
+{
+        ssize_t n = readlink("/proc/self/exe", command->self, sizeof(command->self) - 1);
+        size_t count = 0;
+
+        if (n <= 0 || argc > 48)
+                return -E2BIG;
+        command->self[n] = '\0';
+        command->arguments[count++] = command->self;
+        for (int i = 1; i < argc; i++) {
+                if (strcmp(argv[i], "--keeper-fd") == 0 && i + 1 < argc) {
+                        i++;
+                        continue;
+                }
+                command->arguments[count++] = argv[i];
+        }
+        command->arguments[count++] = (char *)"--keeper-fd";
+        command->arguments[count++] = (char *)"3";
+        command->arguments[count] = NULL;
+        return 0;
+}
+
+/* This process becomes the keeper, which starts the daemon. Returns only if that fails. */
+static int become_keeper(const char *keeper, const struct command *command)
+{
+        char *arguments[72] = {(char *)keeper, (char *)"--"};
+
+        for (size_t i = 0; i < 64 && command->arguments[i]; i++)
+                arguments[2 + i] = command->arguments[i];
+        execvp(keeper, arguments);
+        fprintf(stderr,
+                "gpumemd: error: %s cannot be run: %s (keeper = no does without, but then a crash "
+                "loses all memory and sessions)\n",
+                keeper, strerror(errno));
+        return 1;
+}
+
+/* 0 and *out NULL: there is to be none. Errors are said. */
+static int open_keeper(struct keeper_link **out, const struct config *config,
+                       const struct keeper_link_options *link, int fd, uint64_t *held)
+{
+        int r;
+
+        *out = NULL;
+        if (fd < 0 && !link->path)
+                return 0;
+        r = keeper_link_new_consume_fd(out, fd, link, held);
+        if (r < 0)
+                fprintf(stderr, "gpumemd: error: the keeper at %s cannot be used: %s\n",
+                        link->path ? config->keeper_socket : "--keeper-fd",
+                        r == -EBUSY ? "it serves another daemon" : strerror(-r));
+        return r;
+}
+
+static int run(const struct config *config, const struct keeper_link_options *link, int fd)
+{
+        struct keeper_link *keeper;
         struct daemon *daemon;
+        uint64_t held = 0;
         sigset_t stop;
         int r;
 
@@ -66,7 +151,10 @@ static int run(const struct config *config)
         sigprocmask(SIG_BLOCK, &stop, NULL);
         signal(SIGPIPE, SIG_IGN);
 
-        r = daemon_new(&daemon, config, STDERR_FILENO, NULL);
+        r = open_keeper(&keeper, config, link, fd, &held);
+        if (r < 0)
+                return 1;
+        r = daemon_new_with_keeper(&daemon, config, STDERR_FILENO, NULL, keeper, held);
         if (r < 0)
                 return 1;
         r = daemon_listen(daemon);
@@ -80,10 +168,13 @@ static int run(const struct config *config)
 
 int main(int argc, char **argv)
 {
+        struct keeper_link_options keeper = {0};
+        char keeper_path[PATH_MAX];
+        struct command command;
         struct config config;
         const char *path = NULL;
-        bool check = false;
-        int option;
+        bool check = false, no_keeper = false;
+        int option, keeper_fd = -1;
 
         while ((option = getopt_long(argc, argv, "", options, NULL)) >= 0) {
                 switch (option) {
@@ -92,6 +183,12 @@ int main(int argc, char **argv)
                         break;
                 case OPTION_CHECK:
                         check = true;
+                        break;
+                case OPTION_NO_KEEPER:
+                        no_keeper = true;
+                        break;
+                case OPTION_KEEPER_FD:
+                        keeper_fd = atoi(optarg);
                         break;
                 case OPTION_HELP:
                         usage(stdout);
@@ -114,5 +211,25 @@ int main(int argc, char **argv)
                 printf("%s: ok\n", path ? path : CONFIG_PATH_DEFAULT);
                 return 0;
         }
-        return run(&config);
+        if (no_keeper)
+                return run(&config, &keeper, -1);
+        if (getenv("GPUMEM_KEEPER_SOCKET"))
+                snprintf(config.keeper_socket, sizeof(config.keeper_socket), "%s",
+                         getenv("GPUMEM_KEEPER_SOCKET"));
+        if (config.keeper_socket[0]) {
+                keeper.path = config.keeper_socket;
+                return run(&config, &keeper, -1);
+        }
+        if (!config.keeper && keeper_fd < 0)
+                return run(&config, &keeper, -1);
+        find_keeper(keeper_path, sizeof(keeper_path));
+        if (command_init(&command, argc, argv) < 0) {
+                fprintf(stderr, "gpumemd: error: too many arguments\n");
+                return 2;
+        }
+        if (keeper_fd < 0)
+                return become_keeper(keeper_path, &command);
+        keeper.keeper = keeper_path;
+        keeper.arguments = command.arguments;
+        return run(&config, &keeper, keeper_fd);
 }

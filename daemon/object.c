@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "daemon/object.h"
+#include "daemon/state.h"
 
 void object_table_init(struct object_table *table)
 {
@@ -66,6 +67,40 @@ int object_new(struct object **out, struct object_table *table, struct session *
         table->slots[slot] = object;
         table->count++;
         *out = object;
+        return 0;
+}
+
+int object_restore(struct object_table *table, struct session *session,
+                   const struct state_object *record)
+{
+        uint32_t slot = record->id & ((1u << OBJECT_SLOT_BITS) - 1);
+        struct object *object;
+
+        if (!memchr(record->name, 0, sizeof(record->name)) || record->id >> OBJECT_SLOT_BITS == 0 ||
+            record->id >> OBJECT_SLOT_BITS > table->last ||
+            (record->kind != GPUMEM_OBJECT_BUFFER && record->kind != GPUMEM_OBJECT_KV_POOL) ||
+            record->unit_frames < 1 || record->unit_frames > GPUMEM_MESSAGE_FDS_MAX)
+                return -EBADMSG;
+        while (slot >= table->capacity) {
+                int r = table_grow(table);
+
+                if (r != 0)
+                        return r;
+        }
+        if (table->slots[slot])
+                return OBJECT_E_TABLE_FULL;
+        object = calloc(1, sizeof(*object));
+        if (!object)
+                return -ENOMEM;
+        object->session = session;
+        object->id = record->id;
+        object->kind = record->kind;
+        object->unit_frames = record->unit_frames;
+        object->frames_max = record->frames_max;
+        frame_list_init(&object->frames);
+        memcpy(object->name, record->name, sizeof(object->name));
+        table->slots[slot] = object;
+        table->count++;
         return 0;
 }
 

@@ -13,6 +13,7 @@
 #include "daemon/frame.h"
 
 struct session;
+struct state_object;
 
 struct object {
         struct session *session;
@@ -48,6 +49,11 @@ void object_table_deinit(struct object_table *table);
 /* A new object without frames. 0, OBJECT_E_TABLE_FULL or -ENOMEM. */
 int object_new(struct object **out, struct object_table *table, struct session *session,
                uint32_t kind, uint32_t unit_frames, uint64_t frames_max, const char *name);
+
+/* The object that a record of another daemon describes, under its id. 0, OBJECT_E_TABLE_FULL (the
+ * id's slot does not exist or is taken), -EBADMSG (the record makes no sense) or -ENOMEM. */
+int object_restore(struct object_table *table, struct session *session,
+                   const struct state_object *record);
 
 /* It must hold no frames. Returns NULL; NULL is fine. */
 struct object *object_free(struct object *object, struct object_table *table);

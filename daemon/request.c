@@ -3,10 +3,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "daemon/crash.h"
 #include "daemon/daemon.h"
 #include "daemon/device.h"
 #include "daemon/filler.h"
 #include "daemon/frame_pool.h"
+#include "daemon/kept.h"
 #include "daemon/request.h"
 #include "daemon/tenant.h"
 #include "libclient/wire/wire.h"
@@ -39,6 +41,7 @@ static void hello_accept(struct session *session, struct device *device,
         struct daemon *daemon = session->daemon;
         struct gpumem_message_hello_reply reply = {
                 .version = GPUMEM_PROTOCOL_VERSION_MAX,
+                .features = session->resumable ? GPUMEM_FEATURE_RESUME : 0,
                 .driver_kind = daemon->driver_use->kind,
                 .frame_bytes = device->table.frame_bytes,
                 .device_bytes = device_managed_bytes(device),
@@ -119,6 +122,11 @@ static void handle_hello(struct session *session, const struct gpumem_message_he
                 session_refuse(session, GPUMEM_E_NO_MEMORY, "the daemon is out of host memory");
                 return;
         }
+        if (kept_session_new(session, device, hello->name,
+                             hello->features & GPUMEM_FEATURE_RESUME) < 0) {
+                session_refuse(session, GPUMEM_E_LIMIT, "too many sessions");
+                return;
+        }
         hello_accept(session, device, allotment, hello->name);
 }
 
@@ -156,6 +164,7 @@ static void handle_object_create(struct session *session,
                 return;
         }
         reply.object = object->id;
+        kept_object_new(session, object);
         session_reply(session, &reply, GPUMEM_MESSAGE_OBJECT_CREATE_REPLY, sizeof(reply), NULL, 0);
 }
 
@@ -171,6 +180,7 @@ static void handle_object_destroy(struct session *session,
                 return;
         }
         reply.frames = object->frames.count;
+        kept_object_free(session, object);
         while (object->frames.count > 0)
                 frame_pool_return(device, session->allotment, object, object->frames.first);
         object_free(object, &session->objects);
@@ -232,6 +242,7 @@ static void handle_return(struct session *session, const struct gpumem_message_r
         for (uint32_t i = 0; i < message->frames; i++)
                 frame_pool_return(device, session->allotment, object,
                                   (uint32_t)message->frame_ids[i]);
+        crash_point(session->daemon, "return-done");
         session_reply(session, &reply, GPUMEM_MESSAGE_RETURN_REPLY, sizeof(reply), NULL, 0);
         grant_run(device);
 }
@@ -258,6 +269,11 @@ void request_handle(struct session *session, const void *buffer, size_t length, 
         uint32_t expected = session->serial == UINT32_MAX ? 1 : session->serial + 1;
         int problem = wire_check(buffer, length, fds_count, WIRE_TO_DAEMON);
 
+        if (problem == WIRE_OK && session->resumed && header->serial == session->serial) {
+                if (header->type == GPUMEM_MESSAGE_REPLAY)
+                        session_replay(session);
+                return; /* a duplicate: it was carried out, or is being */
+        }
         if (session->outstanding) {
                 session_protocol_error(session, WIRE_PROBLEM_COUNT + 1,
                                        "a request came while another is outstanding");
@@ -280,6 +296,7 @@ void request_handle(struct session *session, const void *buffer, size_t length, 
                 return;
         }
         session->outstanding = true;
+        crash_point(session->daemon, "request-read");
         if (session->state == SESSION_NEW && header->type != GPUMEM_MESSAGE_HELLO) {
                 session_refuse(session, GPUMEM_E_STATE, "%s before HELLO",
                                wire_type_text(header->type));
@@ -303,6 +320,11 @@ void request_handle(struct session *session, const void *buffer, size_t length, 
                 break;
         case GPUMEM_MESSAGE_MEMINFO:
                 handle_meminfo(session);
+                break;
+        case GPUMEM_MESSAGE_REPLAY:
+                session_protocol_error(session, WIRE_BAD_SERIAL,
+                                       "REPLAY of serial %" PRIu32 ", which was not answered",
+                                       header->serial);
                 break;
         default: /* wire_check() lets only requests through */
                 session_protocol_error(session, WIRE_BAD_TYPE, "%s is no request",

@@ -8,12 +8,15 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "daemon/crash.h"
 #include "daemon/daemon.h"
 #include "daemon/device.h"
 #include "daemon/filler.h"
 #include "daemon/frame_pool.h"
+#include "daemon/kept.h"
 #include "daemon/request.h"
 #include "daemon/session.h"
+#include "daemon/state.h"
 #include "daemon/tenant.h"
 #include "libclient/wire/wire.h"
 
@@ -31,13 +34,16 @@ static void output_clear(struct session_output *output)
 
 static bool wants_to_send(const struct session *session)
 {
-        return session->output.message || session->reclaim_pending || session->device_pending;
+        return session->output.message || session->reclaim_pending || session->device_pending ||
+               session->resumed_pending;
 }
 
 /* Reading goes on while output waits: a second request then is a breach of the protocol, and the
  * end of the connection shows. */
 static void watch_output(struct session *session)
 {
+        if (!session->io)
+                return;
         sd_event_source_set_io_events(session->io,
                                       EPOLLIN | (wants_to_send(session) ? EPOLLOUT : 0));
 }
@@ -62,17 +68,33 @@ static int output_keep(struct session *session, const void *message, size_t leng
         return 0;
 }
 
-int session_reply(struct session *session, void *message, uint16_t type, size_t length,
-                  const int *fds, size_t fds_count)
+static int send_resumed(struct session *session)
+{
+        struct gpumem_message_event_resumed message = {
+                .epoch = session->daemon->epoch_ns,
+                .serial = session->resumed_serial,
+        };
+        int r;
+
+        if (!session->resumed_pending)
+                return 0;
+        wire_message_init(&message, GPUMEM_MESSAGE_EVENT_RESUMED, 0);
+        r = wire_send(session->fd, &message, sizeof(message), MSG_DONTWAIT);
+        session->resumed_pending = r != 0;
+        return r;
+}
+
+static int send_reply(struct session *session, void *message, size_t length, const int *fds,
+                      size_t fds_count)
 {
         int r;
 
-        if (session->fd < 0)
-                return 0;
-        wire_header_init(message, type, (uint32_t)length, (uint16_t)fds_count, session->serial);
-        r = wire_send_with_fds(session->fd, message, length, fds, fds_count, MSG_DONTWAIT);
+        r = send_resumed(session);
+        if (r == 0)
+                r = wire_send_with_fds(session->fd, message, length, fds, fds_count, MSG_DONTWAIT);
         if (r == -ETOOMANYREFS)
                 return r;
+        crash_point(session->daemon, "reply-sent");
         session->outstanding = false;
         if (r == -EAGAIN) {
                 session->outstanding = true;
@@ -81,6 +103,53 @@ int session_reply(struct session *session, void *message, uint16_t type, size_t 
         if (r < 0)
                 session_close(session, strerror(-r));
         return 0;
+}
+
+int session_reply(struct session *session, void *message, uint16_t type, size_t length,
+                  const int *fds, size_t fds_count)
+{
+        if (session->fd < 0)
+                return 0;
+        wire_header_init(message, type, (uint32_t)length, (uint16_t)fds_count, session->serial);
+        kept_session_commit(session, message, length);
+        return send_reply(session, message, length, fds, fds_count);
+}
+
+void session_replay(struct session *session)
+{
+        const struct state_reply *reply =
+                session->record ? state_committed_reply(session->record) : NULL;
+        union {
+                struct gpumem_message_header header;
+                struct gpumem_message_grant_reply grant;
+                uint8_t bytes[sizeof(reply->message)];
+        } message;
+        int fds[GPUMEM_MESSAGE_FDS_MAX];
+        uint32_t count = 0;
+
+        if (session->outstanding) /* it is on its way */
+                return;
+        if (!reply || reply->serial != session->serial) {
+                session_close(session, "there is no answer to send again");
+                return;
+        }
+        memcpy(message.bytes, reply->message, reply->length);
+        if (message.header.type == GPUMEM_MESSAGE_GRANT_REPLY) {
+                const struct frame_table *table = &session->device->table;
+
+                for (; count < message.grant.frames && count < GPUMEM_MESSAGE_FDS_MAX; count++) {
+                        uint64_t id = message.grant.frame_ids[count];
+
+                        if (id >= table->count || table->frames[id].state != FRAME_GRANTED ||
+                            table->frames[id].object->session != session) {
+                                session_close(session, "granted frames are gone");
+                                return;
+                        }
+                        fds[count] = table->frames[id].fd;
+                }
+        }
+        if (send_reply(session, &message, reply->length, fds, count) == -ETOOMANYREFS)
+                session_close(session, "too many descriptors are on their way");
 }
 
 static void refuse(struct session *session, int code, const char *format, va_list arguments)
@@ -122,9 +191,9 @@ static int send_device(struct session *session)
  */
 static int flush(struct session *session)
 {
-        int r = 0;
+        int r = send_resumed(session);
 
-        if (session->output.message) {
+        if (r == 0 && session->output.message) {
                 r = wire_send_with_fds(session->fd, session->output.message, session->output.length,
                                        session->output.fds, session->output.fds_count,
                                        MSG_DONTWAIT);
@@ -277,6 +346,7 @@ static void become_dead(struct session *session)
         struct daemon *daemon = session->daemon;
 
         session->state = SESSION_DEAD;
+        kept_session_free(session);
         session->exit = sd_event_source_disable_unref(session->exit);
         list_unlink(&session->link);
         list_append(&daemon->dead, &session->link);
@@ -334,6 +404,8 @@ static void close_socket(int fd)
         for (int i = 0; i < CLOSE_PACKETS_MAX; i++)
                 if (recv(fd, &byte, sizeof(byte), MSG_DONTWAIT) <= 0)
                         break;
+        /* (The keeper may have it open as well.) */
+        shutdown(fd, SHUT_WR);
         close(fd);
 }
 
@@ -341,7 +413,9 @@ static void close_connection(struct session *session)
 {
         session->io = sd_event_source_disable_unref(session->io);
         session->hello_timer = sd_event_source_disable_unref(session->hello_timer);
-        if (session->fd >= 0)
+        if (session->fd >= 0 && session->daemon->leaving)
+                close(session->fd);
+        else if (session->fd >= 0)
                 close_socket(session->fd);
         session->fd = -1;
         session->outstanding = false;
@@ -360,6 +434,8 @@ void session_close(struct session *session, const char *why)
                LOG_U64("session", session->number), LOG_I64("pid", session->identity.pid),
                LOG_TEXT("engine", session->name), LOG_TEXT("why", why),
                LOG_TEXT("process", exited ? "ended" : "alive"), LOG_U64("frames", session->frames));
+        if (!session->daemon->leaving)
+                kept_session_close(session);
         close_connection(session);
         if (session->device) {
                 grant_cancel(session->device, &session->wait);
@@ -441,9 +517,11 @@ static int watch(struct session *session)
         sd_event *event = session->daemon->event;
         int r;
 
-        r = sd_event_add_io(event, &session->io, session->fd, EPOLLIN, on_io, session);
-        if (r < 0)
-                return r;
+        if (session->fd >= 0) {
+                r = sd_event_add_io(event, &session->io, session->fd, EPOLLIN, on_io, session);
+                if (r < 0)
+                        return r;
+        }
         r = sd_event_add_io(event, &session->exit, session->identity.pidfd, EPOLLIN,
                             on_exit_of_process, session);
         if (r < 0)
@@ -453,16 +531,12 @@ static int watch(struct session *session)
                                           session);
 }
 
-int session_new_consume_fd(struct daemon *daemon, int fd)
+static struct session *session_alloc(struct daemon *daemon, int fd)
 {
         struct session *session = calloc(1, sizeof(*session));
-        struct tenant *tenant = NULL;
-        int r;
 
-        if (!session) {
-                close(fd);
-                return -ENOMEM;
-        }
+        if (!session)
+                return NULL;
         list_init(&session->link);
         list_init(&session->device_link);
         session->daemon = daemon;
@@ -471,6 +545,19 @@ int session_new_consume_fd(struct daemon *daemon, int fd)
         object_table_init(&session->objects);
         frame_list_init(&session->draining);
         grant_wait_init(&session->wait, session);
+        return session;
+}
+
+int session_new_consume_fd(struct daemon *daemon, int fd)
+{
+        struct session *session = session_alloc(daemon, fd);
+        struct tenant *tenant = NULL;
+        int r;
+
+        if (!session) {
+                close(fd);
+                return -ENOMEM;
+        }
         session->connected_us = realtime_us();
 
         r = identity_of_peer(&session->identity, fd);
@@ -502,4 +589,86 @@ fail:
                 tenant_forget(tenant);
         session_free(session);
         return r;
+}
+
+static int restore_objects(struct session *session, const struct state_session *old)
+{
+        session->objects.last = old->objects_last;
+        for (uint32_t slot = 0; slot < STATE_OBJECTS_MAX; slot++) {
+                const struct state_object *record = &old->objects[slot];
+                int r;
+
+                if (!state_object_exists(old, record))
+                        continue;
+                r = object_restore(&session->objects, session, record);
+                if (r != 0)
+                        return r < 0 ? r : -EBADMSG;
+        }
+        return 0;
+}
+
+int session_restore_consume_fd(struct session **out, struct daemon *daemon, struct device *device,
+                               const struct state_session *old, int fd,
+                               const struct identity *identity)
+{
+        const struct state_reply *reply = state_committed_reply(old);
+        struct tenant *tenant = NULL;
+        struct session *session = session_alloc(daemon, fd);
+        struct identity owned = *identity;
+        int r = -ENOMEM;
+
+        *out = NULL;
+        if (!session) {
+                if (fd >= 0)
+                        close(fd);
+                identity_deinit(&owned);
+                return -ENOMEM;
+        }
+        session->identity = owned;
+        session->number = old->number;
+        session->connected_us = old->connected_us;
+        snprintf(session->name, sizeof(session->name), "%s", old->name);
+        r = reply ? tenant_restore(&tenant, daemon, old) : -EBADMSG;
+        if (r == 0)
+                r = tenant_device_get(&session->allotment, tenant, device);
+        if (r == 0)
+                r = restore_objects(session, old);
+        if (r == 0) {
+                session->record = state_session_take(daemon->state, old->number);
+                r = session->record ? watch(session) : -ENOSPC;
+        }
+        if (r < 0) {
+                state_session_release(daemon->state, session->record);
+                if (tenant)
+                        tenant_forget(tenant);
+                session_free(session);
+                return r;
+        }
+        session->hello_timer = sd_event_source_disable_unref(session->hello_timer);
+        session->tenant = tenant;
+        session->counted = true;
+        tenant->sessions++;
+        session->device = device;
+        session->state = SESSION_OPEN;
+        session->resumable = old->resumable != 0;
+        session->resumed = true;
+        session->resumed_serial = session->serial = reply->serial;
+        session->ticket = old->commit;
+        kept_session_restore(session, old);
+        list_append(&device->sessions, &session->device_link);
+        device->sessions_count++;
+        list_append(&daemon->sessions, &session->link);
+        daemon->sessions_count++;
+        if (daemon->sessions_last < session->number)
+                daemon->sessions_last = session->number;
+        *out = session;
+        return 0;
+}
+
+void session_resume(struct session *session)
+{
+        session->resumed_pending = true;
+        if (session->device->state != DEVICE_OK)
+                session->device_pending = true;
+        send_events(session);
 }

@@ -25,6 +25,7 @@
 
 struct daemon;
 struct device;
+struct state_session;
 struct tenant;
 struct tenant_device;
 
@@ -75,11 +76,31 @@ struct session {
         struct frame_list draining; /* after closing */
         struct grant_wait wait;
 
+        struct state_session *record; /* what the next daemon sees; NULL before HELLO */
+        uint64_t ticket;              /* of the last committed request (state.h) */
+        bool resumable;               /* the feature is in force */
+        bool resumed;            /* it came from another daemon: duplicates are to be expected */
+        bool resumed_pending;    /* EVENT_RESUMED is still to be sent, before anything else */
+        uint32_t resumed_serial; /* and says this */
+
         uint32_t problems_logged; /* bit per kind: each is logged once a session */
 };
 
 /* Takes a connected socket. 0; negative errno: the socket is closed and there is no session. */
 int session_new_consume_fd(struct daemon *daemon, int fd);
+
+/* The session that a record describes, in another daemon's time. `fd` (taken; -1: the connection
+ * did not outlive it) is its socket, `identity` its process (taken). It is open and holds no frames
+ * yet; session_resume() or session_close() comes next. 0 or negative errno. */
+int session_restore_consume_fd(struct session **out, struct daemon *daemon, struct device *device,
+                               const struct state_session *old, int fd,
+                               const struct identity *identity);
+
+/* Tells the client, and serves it from now on. */
+void session_resume(struct session *session);
+
+/* Answers REPLAY: sends the committed reply once more. */
+void session_replay(struct session *session);
 
 /* Closes it; `why` is for the log. Idempotent. */
 void session_close(struct session *session, const char *why);

@@ -24,8 +24,8 @@
  *
  * Versions. Any change to a record is a new version. A daemon reads its own version and those older
  * ones it has a reader for, and always writes a state of its own version anew, so upgrading is
- * restarting. A daemon that finds a newer version touches nothing and does not start: downgrading is
- * to install the newer daemon again, or to stop the keeper, which frees all memory and ends all
+ * restarting. A daemon that finds a newer version touches nothing and does not start: downgrading
+ * is to install the newer daemon again, or to stop the keeper, which frees all memory and ends all
  * sessions.
  */
 #ifndef GPUMEMD_STATE_H

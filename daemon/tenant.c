@@ -5,6 +5,7 @@
 
 #include "daemon/daemon.h"
 #include "daemon/device.h"
+#include "daemon/state.h"
 #include "daemon/tenant.h"
 
 int tenant_get(struct tenant **out, struct daemon *daemon, uid_t uid)
@@ -23,10 +24,21 @@ int tenant_get(struct tenant **out, struct daemon *daemon, uid_t uid)
         if (!tenant)
                 return -ENOMEM;
         tenant->uid = uid;
+        tenant->number = daemon_next_tenant(daemon);
         snprintf(tenant->name, sizeof(tenant->name), "uid-%u", (unsigned)uid);
         list_init(&tenant->devices);
         list_append(&daemon->tenants, &tenant->link);
         *out = tenant;
+        return 0;
+}
+
+int tenant_restore(struct tenant **out, struct daemon *daemon, const struct state_session *old)
+{
+        int r = tenant_get(out, daemon, old->uid);
+
+        if (r < 0)
+                return r;
+        (*out)->number = old->tenant;
         return 0;
 }
 

@@ -20,9 +20,11 @@
 
 struct daemon;
 struct device;
+struct state_session;
 
 struct tenant {
         struct list link; /* in the daemon's list */
+        uint32_t number;  /* never given again, not by a later daemon either */
         uid_t uid;
         char name[32]; /* "uid-1000" */
         struct account account;
@@ -46,6 +48,10 @@ struct tenant_device {
 
 /* The tenant of `uid`, made if need be. 0 or -ENOMEM. */
 int tenant_get(struct tenant **out, struct daemon *daemon, uid_t uid);
+
+/* The tenant that a session of another daemon had, under its number. 0, -ENOMEM or -EBADMSG (the
+ * records contradict each other). */
+int tenant_restore(struct tenant **out, struct daemon *daemon, const struct state_session *old);
 
 /* Its part on a device, made if need be. 0 or -ENOMEM. */
 int tenant_device_get(struct tenant_device **out, struct tenant *tenant, struct device *device);

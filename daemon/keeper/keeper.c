@@ -270,8 +270,9 @@ static void serve(struct keeper *keeper, struct keeper_connection *connection)
                 } else if (r > 0) {
                         r = -EPROTO;
                 }
-                keeper_log("warning", "the connection of process %d is closed: %s",
-                           (int)connection->pid, strerror(-r));
+                if (r != -EPIPE)
+                        keeper_log("warning", "the connection of process %d is closed: %s",
+                                   (int)connection->pid, strerror(-r));
                 close_connection(connection);
         }
 }

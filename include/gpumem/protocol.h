@@ -22,6 +22,14 @@
  * gets ERROR with the reason and the connection goes on. An ERROR for a grant means that nothing
  * was granted.
  *
+ * Restart. Where the feature RESUME is in force, the connection outlives the daemon. A daemon that
+ * takes over from one that died sends RESUMED first, with the serial of the last request that was
+ * carried out. If the client waits for the answer to that one, it asks for it with REPLAY (under
+ * the serial of the request) unless it has come meanwhile; if it waits for the answer to a later
+ * one, it sends that request again, unchanged. After a RESUMED either side may see a message twice:
+ * the daemon ignores a request with the serial of the last one, the client an answer that it does
+ * not wait for, and closes its descriptors.
+ *
  * Descriptors. A frame's descriptor is a driver export (cuMemExportToShareableHandle): import it,
  * then close it. It is opaque.
  *
@@ -62,10 +70,12 @@ enum gpumem_message_type {
         GPUMEM_MESSAGE_RETURN_REPLY = 11,
         GPUMEM_MESSAGE_MEMINFO = 12,
         GPUMEM_MESSAGE_MEMINFO_REPLY = 13,
+        GPUMEM_MESSAGE_REPLAY = 14, /* answered by what was answered before, whatever it was */
 
         GPUMEM_MESSAGE_EVENT = 0x8000,
         GPUMEM_MESSAGE_EVENT_RECLAIM = 0x8002, /* please return what you do not use */
         GPUMEM_MESSAGE_EVENT_DEVICE = 0x8004,  /* the device is degraded or lost */
+        GPUMEM_MESSAGE_EVENT_RESUMED = 0x8006, /* another daemon has taken over */
 };
 
 struct gpumem_message_header {
@@ -89,7 +99,8 @@ enum gpumem_driver_kind {
         GPUMEM_DRIVER_SIMULATED = 2,
 };
 
-/* Features: bits both sides have are in force. None are defined in version 1. */
+/* Features: bits both sides have are in force. */
+#define GPUMEM_FEATURE_RESUME UINT64_C(1) /* the connection outlives the daemon */
 
 struct gpumem_message_hello {
         struct gpumem_message_header header;
@@ -199,6 +210,19 @@ struct gpumem_message_meminfo_reply {
         uint64_t tenant_bytes;    /* charged to its tenant */
         uint64_t available_bytes; /* what a grant could give this session now, without waiting for
                                      anybody */
+};
+
+/* REPLAY: the answer to the last request, once more; its header has that request's serial. Only
+ * after RESUMED named that serial. */
+struct gpumem_message_replay {
+        struct gpumem_message_header header;
+};
+
+struct gpumem_message_event_resumed {
+        struct gpumem_message_header header;
+        uint64_t epoch;  /* start of this daemon, as in HELLO_REPLY */
+        uint32_t serial; /* of the last request of this session that was carried out */
+        uint32_t reserved;
 };
 
 struct gpumem_message_event_reclaim {

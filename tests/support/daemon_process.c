@@ -125,8 +125,9 @@ static int write_config(const struct daemon_process *process, const struct daemo
                 "driver = simulated\n"
                 "log_level = debug\n"
                 "debug = yes\n"
+                "keeper = %s\n"
                 "gpu_memory_utilization = %.6f\n",
-                process->client_socket, process->admin_socket,
+                process->client_socket, process->admin_socket, options->keeper ? "yes" : "no",
                 options->utilization > 0 ? options->utilization : 1.0);
         if (options->max_clients)
                 fprintf(file, "max_clients = %" PRIu32 "\n", options->max_clients);

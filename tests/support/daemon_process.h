@@ -23,6 +23,7 @@ struct daemon_options {
         uint32_t watermark_high;
         uint32_t max_clients; /* 0: the daemon's default */
         double utilization;   /* 0: 1.0, all of the device */
+        int keeper;           /* with a keeper, which then is the process that was started */
         const char *config;   /* further lines, appended to the configuration; or NULL */
 };
 
