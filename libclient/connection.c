@@ -77,6 +77,13 @@ int client_connection_init(struct client_connection *connection, const char *pat
         return client_connection_init_consume_fd(connection, fd, timeout_ms);
 }
 
+static void forget_late(struct client_connection *connection)
+{
+        free(connection->late_request);
+        connection->late_request = NULL;
+        connection->late_serial = 0;
+}
+
 void client_connection_deinit(struct client_connection *connection)
 {
         if (connection->fd < 0)
@@ -86,6 +93,7 @@ void client_connection_deinit(struct client_connection *connection)
         connection->fd = -1;
         free(connection->message);
         connection->message = NULL;
+        forget_late(connection);
         pthread_cond_destroy(&connection->passed);
         pthread_mutex_destroy(&connection->lock);
 }
@@ -249,29 +257,67 @@ static int receive(struct client_connection *connection, int flags)
                             wire_problem_text(r));
 }
 
-/* Receives until the reply to `serial` is there; keeps events. 0, GPUMEM_E_TIMEOUT, GPUMEM_E_DOWN.
- */
-static int receive_reply(struct client_connection *connection, uint32_t serial,
-                         uint64_t deadline_ns)
+/* Another daemon serves this connection. `request` is what is waited for; NULL: nothing. */
+static int resume(struct client_connection *connection, const struct gpumem_message_header *request)
+{
+        struct gpumem_message_replay replay;
+        int r;
+
+        connection->resumed = true;
+        if (!request)
+                return 0;
+        if (connection->message->event_resumed.serial == request->serial) {
+                wire_message_init(&replay, GPUMEM_MESSAGE_REPLAY, request->serial);
+                r = wire_send(connection->fd, &replay, sizeof(replay), 0);
+        } else {
+                r = wire_send(connection->fd, request, request->length, 0);
+        }
+        if (r == 0)
+                return 0;
+        set_down(connection);
+        return client_error(GPUMEM_E_DOWN, "cannot write to the new gpumemd: %s", strerror(-r));
+}
+
+/* Looks at a message that is not the answer. 0: it was an event, or came twice. */
+static int pass_over(struct client_connection *connection,
+                     const struct gpumem_message_header *request)
+{
+        const struct gpumem_message_header *header = &connection->message->header;
+
+        if (header->type == GPUMEM_MESSAGE_EVENT_RESUMED)
+                return resume(connection, request);
+        if (header->serial == 0) {
+                keep_event(connection, connection->message);
+                return 0;
+        }
+        if (connection->resumed && (int32_t)(connection->serial - header->serial) >= 0)
+                return 0; /* (Its descriptors are closed by the next receive.) */
+        set_down(connection);
+        return client_error(GPUMEM_E_DOWN, "gpumemd answered request %u, which was not asked",
+                            header->serial);
+}
+
+/* Receives until the reply to the request is there; keeps events. 0, GPUMEM_E_TIMEOUT,
+ * GPUMEM_E_DOWN. */
+static int receive_reply(struct client_connection *connection,
+                         const struct gpumem_message_header *request, uint64_t deadline_ns)
 {
         for (;;) {
                 int r = receive(connection, 0);
 
                 if (r < 0)
                         return r;
-                if (r > 0 ||
-                    (connection->message->header.serial == 0 && wire_now_ns() >= deadline_ns))
-                        return client_error(GPUMEM_E_TIMEOUT, "gpumemd does not answer");
-                if (connection->message->header.serial == 0) {
-                        keep_event(connection, connection->message);
-                        continue;
-                }
-                if (connection->message->header.serial == serial)
+                if (r == 0 && connection->message->header.serial == request->serial)
                         return 0;
-                set_down(connection);
-                return client_error(GPUMEM_E_DOWN,
-                                    "gpumemd answered request %u, which was not asked",
-                                    connection->message->header.serial);
+                if (r > 0 || wire_now_ns() >= deadline_ns) {
+                        if (r == 0)
+                                r = pass_over(connection, request);
+                        return r < 0 ? r
+                                     : client_error(GPUMEM_E_TIMEOUT, "gpumemd does not answer");
+                }
+                r = pass_over(connection, request);
+                if (r < 0)
+                        return r;
         }
 }
 
@@ -282,18 +328,31 @@ static void set_socket_timeout(struct client_connection *connection, uint32_t ti
                 connection->socket_timeout_ms = timeout_ms;
 }
 
+/* The request was not answered in time: its answer is owed. */
+static void keep_late(struct client_connection *connection,
+                      const struct gpumem_message_header *request)
+{
+        connection->late_request = malloc(request->length);
+        if (!connection->late_request) {
+                /* Without it the connection could not outlive a restart any more. */
+                set_down(connection);
+                return;
+        }
+        memcpy(connection->late_request, request, request->length);
+        connection->late_serial = request->serial;
+}
+
 /* The reply that is still owed. */
 static int settle_late(struct client_connection *connection, uint64_t deadline_ns)
 {
-        uint32_t serial = connection->late_serial;
         int r;
 
-        if (serial == 0)
+        if (connection->late_serial == 0)
                 return 0;
-        r = receive_reply(connection, serial, deadline_ns);
+        r = receive_reply(connection, connection->late_request, deadline_ns);
         if (r < 0)
                 return r;
-        connection->late_serial = 0;
+        forget_late(connection);
         if (connection->late && connection->message->header.type != GPUMEM_MESSAGE_ERROR)
                 connection->late(connection->userdata, connection->message, &connection->fds);
         return 0;
@@ -317,6 +376,7 @@ int client_connection_exchange(struct client_connection *connection,
 {
         uint32_t timeout_ms = connection->timeout_ms + extra_ms;
         uint64_t deadline_ns = wire_deadline_ns(timeout_ms);
+        uint32_t before;
         int r;
 
         if (client_connection_is_down(connection))
@@ -325,19 +385,22 @@ int client_connection_exchange(struct client_connection *connection,
         r = settle_late(connection, deadline_ns);
         if (r < 0)
                 return r;
+        before = connection->serial;
         if (++connection->serial == 0)
                 connection->serial = 1;
         request->serial = connection->serial;
         r = wire_send(connection->fd, request, request->length, 0);
-        if (r == -EAGAIN) /* the queue is full: it was not sent */
+        if (r == -EAGAIN) { /* the queue is full: it was not sent */
+                connection->serial = before;
                 return client_error(GPUMEM_E_TIMEOUT, "gpumemd does not read its socket");
+        }
         if (r < 0) {
                 set_down(connection);
                 return client_error(GPUMEM_E_DOWN, "cannot write to gpumemd: %s", strerror(-r));
         }
-        r = receive_reply(connection, request->serial, deadline_ns);
+        r = receive_reply(connection, request, deadline_ns);
         if (r == GPUMEM_E_TIMEOUT) {
-                connection->late_serial = request->serial;
+                keep_late(connection, request);
                 return client_error(GPUMEM_E_TIMEOUT, "gpumemd has not answered %s for %u ms",
                                     wire_type_text(request->type), timeout_ms);
         }
@@ -375,17 +438,17 @@ int client_connection_drain(struct client_connection *connection)
 
                 if (r != 0)
                         return r < 0 ? r : 0;
-                if (connection->message->header.serial == 0) {
-                        keep_event(connection, connection->message);
-                } else if (connection->message->header.serial == connection->late_serial) {
-                        connection->late_serial = 0;
+                if (connection->late_serial != 0 &&
+                    connection->message->header.serial == connection->late_serial) {
+                        forget_late(connection);
                         if (connection->late &&
                             connection->message->header.type != GPUMEM_MESSAGE_ERROR)
                                 connection->late(connection->userdata, connection->message,
                                                  &connection->fds);
-                } else {
-                        set_down(connection);
-                        return client_error(GPUMEM_E_DOWN, "gpumemd answered what was not asked");
+                        continue;
                 }
+                r = pass_over(connection, connection->late_request);
+                if (r < 0)
+                        return r;
         }
 }

@@ -11,6 +11,10 @@
  * answer is still owed: the next turn first waits for it and passes it to connection.late, which
  * undoes what it granted.
  *
+ * Restarts. When another daemon takes over (RESUMED), whoever waits for an answer asks for it again
+ * or sends the request again, whichever the protocol says; a late request is kept for that. What
+ * comes twice is dropped.
+ *
  * The end. Once the peer is gone or has broken the protocol the connection is down for good, and
  * every request, now and later, fails with GPUMEM_E_DOWN at once.
  */
@@ -40,6 +44,7 @@ union connection_message {
         struct gpumem_message_meminfo_reply meminfo_reply;
         struct gpumem_message_event_reclaim event_reclaim;
         struct gpumem_message_event_device event_device;
+        struct gpumem_message_event_resumed event_resumed;
         unsigned char bytes[GPUMEM_MESSAGE_MAX];
 };
 
@@ -61,9 +66,11 @@ struct client_connection {
         bool down;
         struct connection_events events;
 
-        uint32_t serial;            /* turn: of the last request */
-        uint32_t late_serial;       /* turn: of a request whose reply is still owed; 0: none */
-        uint32_t socket_timeout_ms; /* turn: what the socket is set to */
+        uint32_t serial;      /* turn: of the last request */
+        uint32_t late_serial; /* turn: of a request whose reply is still owed; 0: none */
+        struct gpumem_message_header *late_request; /* turn: a copy of it, to be sent again */
+        bool resumed; /* turn: another daemon has taken over; answers may come twice */
+        uint32_t socket_timeout_ms;        /* turn: what the socket is set to */
         union connection_message *message; /* turn: the last message received */
         struct wire_fds fds;               /* turn: its descriptors */
 

@@ -15,6 +15,8 @@
 #define DEFAULT_SOCKET     "/run/gpumem/client.sock"
 #define DEFAULT_TIMEOUT_MS 10000
 #define TIMEOUT_MAX_MS     3600000
+#define HELLO_ATTEMPTS     5
+#define HELLO_AGAIN_MS     20
 
 int session_check(const struct gpumem *session)
 {
@@ -254,7 +256,7 @@ static int say_hello(struct gpumem *session, struct gpumem_message_hello *hello)
         hello->magic = GPUMEM_PROTOCOL_MAGIC;
         hello->version_min = GPUMEM_PROTOCOL_VERSION_MIN;
         hello->version_max = GPUMEM_PROTOCOL_VERSION_MAX;
-        hello->features = 0;
+        hello->features = GPUMEM_FEATURE_RESUME;
         wire_message_init(hello, GPUMEM_MESSAGE_HELLO, 0);
         r = client_connection_request(&session->connection, &hello->header, reply, sizeof(*reply));
         if (r < 0)
@@ -306,16 +308,27 @@ static int connect_session(struct gpumem *session, const struct gpumem_options *
                 path = getenv("GPUMEM_SOCKET");
         if (!path || !*path)
                 path = DEFAULT_SOCKET;
-        r = client_connection_init(&session->connection, path, session->timeout_ms);
-        if (r < 0)
-                return r;
-        session->connected = true;
-        session->connection.late = granted_late;
-        session->connection.notify = notify;
-        session->connection.userdata = session;
-        r = say_hello(session, &hello);
-        if (r < 0)
-                return r;
+        for (unsigned attempt = 1;; attempt++) {
+                const struct timespec pause = {.tv_nsec = HELLO_AGAIN_MS * 1000000L};
+
+                r = client_connection_init(&session->connection, path, session->timeout_ms);
+                if (r < 0)
+                        return r;
+                session->connected = true;
+                session->connection.late = granted_late;
+                session->connection.notify = notify;
+                session->connection.userdata = session;
+                r = say_hello(session, &hello);
+                if (r >= 0)
+                        break;
+                /* A daemon that is killed before it has accepted a connection takes it along;
+                 * there is nothing in it yet, so another is as good. */
+                if (r != GPUMEM_E_DOWN || attempt == HELLO_ATTEMPTS)
+                        return r;
+                client_connection_deinit(&session->connection);
+                session->connected = false;
+                nanosleep(&pause, NULL);
+        }
         r = grower_start(&session->grower, session);
         if (r < 0)
                 return r;
