@@ -236,7 +236,7 @@ uint32_t kept_check(struct daemon *daemon)
                         else if (frame->state == FRAME_GRANTED &&
                                  (record->session != frame->object->session->number ||
                                   record->object != frame->object->id ||
-                                  record->ticket > frame->object->session->ticket))
+                                  record->ticket > frame->object->session->ticket + 1))
                                 problems++;
                 }
         }

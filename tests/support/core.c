@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "daemon/state.h"
 #include "tests/support/core.h"
 #include "tests/support/daemon_unit.h"
 
@@ -96,6 +97,8 @@ void core_pretend_user(uid_t uid)
         CU_ASSERT_EQUAL_FATAL(tenant_get(&session->tenant, core.daemon, uid), 0);
         CU_ASSERT_EQUAL_FATAL(
                 tenant_device_get(&session->allotment, session->tenant, session->device), 0);
+        if (session->record)
+                session->record->tenant = session->tenant->number;
         session->tenant->sessions++;
         before->sessions--;
         tenant_forget(before);
