@@ -189,6 +189,7 @@ static void decide_frame(struct takeover *takeover, uint32_t device, struct stat
         case FRAME_DIRTY:
                 if (tenant_has_session(takeover, frame->tenant))
                         return;
+                existed = false; /* its tenant has left: it was to be released anyway */
                 break;
         case FRAME_GRANTED:
         case FRAME_DRAINING:

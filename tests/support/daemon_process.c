@@ -33,6 +33,7 @@
 
 struct daemon_process {
         pid_t pid; /* 0: not running */
+        int keeper;
         int status;
         char directory[64];
         char client_socket[96], admin_socket[96], config[96], log[96];
@@ -151,7 +152,7 @@ static _Noreturn void run_daemon(const struct daemon_process *process, const cha
         int null = open("/dev/null", O_RDWR);
 
         /* A test that dies takes its daemon along. */
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        prctl(PR_SET_PDEATHSIG, process->keeper ? SIGTERM : SIGKILL);
         if (log < 0 || null < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(log, 2) < 0)
                 _exit(126);
         unsetenv("NOTIFY_SOCKET");
@@ -256,6 +257,7 @@ int daemon_process_start(struct daemon_process **out, const struct daemon_option
         snprintf(process->config, sizeof(process->config), "%s/gpumemd.conf", process->directory);
         snprintf(process->log, sizeof(process->log), "%s/log", process->directory);
 
+        process->keeper = defaults.keeper;
         r = launch(process, &defaults);
         if (r < 0) {
                 fprintf(stderr, "gpumemd did not start: %s\n", strerror(-r));
@@ -289,12 +291,65 @@ int daemon_process_stop(struct daemon_process *process)
 
 struct daemon_process *daemon_process_free(struct daemon_process *process)
 {
+        pid_t leftover;
+
         if (!process)
                 return NULL;
         daemon_process_stop(process);
+        /* What a test has cut off from its keeper or daemon. */
+        while (process->keeper && (leftover = daemon_process_keeper(process)) > 0) {
+                kill(leftover, SIGKILL);
+                pause_ms(STEP_MS);
+        }
+        while (process->keeper && (leftover = daemon_process_daemon(process)) > 0) {
+                kill(leftover, SIGKILL);
+                pause_ms(STEP_MS);
+        }
         nftw(process->directory, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
         free(process);
         return NULL;
+}
+
+/* The process of that program whose command names this configuration (a temporary path). */
+static pid_t find_process(const struct daemon_process *process, const char *program)
+{
+        DIR *directory = opendir("/proc");
+        struct dirent *entry;
+        pid_t found = 0;
+
+        while (directory && found == 0 && (entry = readdir(directory))) {
+                char path[PATH_MAX], command[4096] = "", *name;
+                size_t length;
+                FILE *file;
+
+                if (entry->d_name[0] < '1' || entry->d_name[0] > '9')
+                        continue;
+                snprintf(path, sizeof(path), "/proc/%s/cmdline", entry->d_name);
+                file = fopen(path, "re");
+                if (!file)
+                        continue;
+                length = fread(command, 1, sizeof(command) - 1, file);
+                fclose(file);
+                name = strrchr(command, '/');
+                if (!name || strcmp(name + 1, program) != 0)
+                        continue;
+                for (size_t i = 0; i < length; i += strlen(command + i) + 1)
+                        if (strcmp(command + i, process->config) == 0)
+                                found = (pid_t)atoi(entry->d_name);
+        }
+        if (directory)
+                closedir(directory);
+        return found;
+}
+
+pid_t daemon_process_daemon(const struct daemon_process *process)
+{
+        return find_process(process, "gpumemd");
+}
+
+pid_t daemon_process_keeper(const struct daemon_process *process)
+{
+        return find_process(process, "gpumemd-keeper");
 }
 
 pid_t daemon_process_pid(const struct daemon_process *process)

@@ -44,6 +44,10 @@ int daemon_process_stop(struct daemon_process *process);
 int daemon_process_alive(struct daemon_process *process);
 
 pid_t daemon_process_pid(const struct daemon_process *process);
+/* With a keeper the process that was started is the keeper: this is the daemon now, and this is the
+ * keeper (which may be another than the one that was started). 0: there is none. */
+pid_t daemon_process_daemon(const struct daemon_process *process);
+pid_t daemon_process_keeper(const struct daemon_process *process);
 const char *daemon_process_directory(const struct daemon_process *process);
 const char *daemon_process_client_socket(const struct daemon_process *process);
 const char *daemon_process_admin_socket(const struct daemon_process *process);
