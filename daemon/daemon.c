@@ -188,6 +188,7 @@ static int take_over(struct daemon *daemon)
         r = keeper_link_put(daemon->keeper, KEEPER_STATE, 0, daemon->state->fd, NULL, NULL);
         if (r < 0)
                 return r;
+        keeper_link_send_all(daemon->keeper);
         crash_point(daemon, "takeover-switched");
         takeover_finish(takeover, daemon);
         return 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -19,6 +20,7 @@
 /* Between two tries to start or reach a keeper, from the second on. */
 #define RETRY_US UINT64_C(100000)
 #define RETRY_MS 2
+#define SEND_MS  1000
 
 /* The descriptor under which a keeper that is started finds the socket. */
 #define ADOPT_FD 3
@@ -356,6 +358,31 @@ static int receive(struct keeper_link *link)
                 free(operation);
         }
         return 0;
+}
+
+void keeper_link_send_all(struct keeper_link *link)
+{
+        uint64_t deadline = wire_deadline_ns(SEND_MS);
+
+        flush(link);
+        while (link->fd >= 0 && !STAILQ_EMPTY(&link->queue) && wire_now_ns() < deadline) {
+                int r = 0;
+
+                if (link->outstanding > 0) {
+                        r = wire_wait(link->fd, POLLIN, deadline);
+                        if (r == 0)
+                                r = receive(link);
+                } else {
+                        const struct timespec pause = {.tv_nsec = RETRY_MS * 1000000L};
+
+                        nanosleep(&pause, NULL);
+                }
+                if (r < 0 && r != -EAGAIN && r != -ETIMEDOUT) {
+                        lose_keeper(link);
+                        return;
+                }
+                flush(link);
+        }
 }
 
 static int on_io(sd_event_source *source, int fd, uint32_t revents, void *userdata)

@@ -59,6 +59,10 @@ int keeper_link_put(struct keeper_link *link, uint32_t kind, uint64_t id, int fd
                     keeper_done_t *done, void *userdata);
 int keeper_link_drop(struct keeper_link *link, uint32_t kind, uint64_t id, keeper_done_t *done,
                      void *userdata);
+/* Waits until everything that is queued was sent (which is when it is safe), a second at most: not
+ * at all unless the keeper is behind. `done` of what was sent before may be called. */
+void keeper_link_send_all(struct keeper_link *link);
+
 int keeper_link_ready(struct keeper_link *link);
 /* Sent at once, behind what is queued, as far as the socket takes it. */
 void keeper_link_stop(struct keeper_link *link);

@@ -44,6 +44,7 @@ int kept_session_new(struct session *session, struct device *device, const char 
                 if (session->resumable)
                         keeper_link_put(daemon->keeper, KEEPER_SESSION, session->number,
                                         session->fd, NULL, NULL);
+                keeper_link_send_all(daemon->keeper);
         }
         crash_point(daemon, "session-kept");
         state_session_set(record, STATE_SESSION_OPEN);

@@ -34,7 +34,7 @@
 #define KEEPER_MAGIC           UINT64_C(0x3152504b4d4d5047)
 #define KEEPER_VERSION         1
 #define KEEPER_ENTRIES_MAX     253 /* descriptors in one message */
-#define KEEPER_OUTSTANDING_MAX 16
+#define KEEPER_OUTSTANDING_MAX 64
 
 enum keeper_kind {
         KEEPER_FRAME = 1,   /* id: device << 32 | frame number */
