@@ -37,6 +37,33 @@ static inline void charge_take(struct charge *charge, struct account *account, u
         account->charges++;
 }
 
+/* A receipt whose amount changes: what a tenant no longer has and the driver has not given back.
+ * Zeroed, it is an empty one. */
+static inline void charge_grow(struct charge *charge, struct account *account, uint64_t bytes)
+{
+        if (bytes == 0)
+                return;
+        if (!charge->account)
+                charge_take(charge, account, 0);
+        assert(charge->account == account);
+        charge->bytes += bytes;
+        account->bytes += bytes;
+}
+
+static inline void charge_refund(struct charge *charge);
+
+/* Refunds a part of it, at most all; an empty receipt is no receipt. */
+static inline void charge_shrink(struct charge *charge, uint64_t bytes)
+{
+        assert(bytes <= charge->bytes);
+        if (bytes == charge->bytes) {
+                charge_refund(charge);
+                return;
+        }
+        charge->bytes -= bytes;
+        charge->account->bytes -= bytes;
+}
+
 /* Idempotent. */
 static inline void charge_refund(struct charge *charge)
 {

@@ -41,7 +41,8 @@ static void add_device(struct admin_reply *reply, json_object *list, const struc
         admin_add_int(reply, object, "outside_bytes", device->outside_bytes);
         admin_add_frame_states(reply, object, "frames", &device->table, 1);
         admin_add_int(reply, object, "sessions", device->sessions_count);
-        admin_add_int(reply, object, "waiting_grants", device->queue.count);
+        admin_add_int(reply, object, "waiting_grants",
+                      (uint64_t)device->queue.count + device->queue.held_count);
 }
 
 static int get_status(struct varlink_call *call, json_object *parameters, void *userdata)
@@ -65,7 +66,7 @@ static int get_status(struct varlink_call *call, json_object *parameters, void *
                 const struct device *device = list_entry(node, struct device, link);
 
                 add_device(&reply, devices, device);
-                waiting += device->queue.count;
+                waiting += device->queue.count + device->queue.held_count;
         }
         admin_add_int(&reply, reply.parameters, "sessions", daemon->sessions_count);
         admin_add_int(&reply, reply.parameters, "waiting_grants", waiting);

@@ -161,21 +161,23 @@ static void check_sessions(struct check *check)
                 compare(check, "objects of a session", objects, session->objects.count);
                 if (grant_is_waiting(&session->wait)) {
                         waiting++;
-                        wanted += session->wait.frames;
+                        if (!session->wait.held)
+                                wanted += session->wait.frames;
                         if (session->state != SESSION_OPEN || !session->outstanding)
                                 problem(check, "session %" PRIu64 " waits without a request",
                                         session->number);
                 }
         }
         compare(check, "open sessions", open, device->sessions_count);
-        compare(check, "waiting grants", waiting, device->queue.count);
+        compare(check, "waiting grants", waiting,
+                (uint64_t)device->queue.count + device->queue.held_count);
         compare(check, "frames waited for", wanted, device->queue.frames);
 }
 
 static void check_tenants(struct check *check)
 {
         struct device *device = check->device;
-        uint64_t scrubbing = 0, releasing = 0, granted = 0, draining = 0, wanted = 0;
+        uint64_t scrubbing = 0, releasing = 0, granted = 0, draining = 0, wanted = 0, held = 0;
 
         list_for_each(node, &device->tenants)
         {
@@ -188,6 +190,7 @@ static void check_tenants(struct check *check)
                 granted += part->granted;
                 draining += part->draining;
                 wanted += part->wanted;
+                held += part->held;
         }
         compare(check, "frames being scrubbed", scrubbing, device->table.works[FRAME_SCRUBBING]);
         compare(check, "frames being released", releasing, device->table.works[FRAME_RELEASING]);
@@ -195,6 +198,7 @@ static void check_tenants(struct check *check)
         compare(check, "draining frames of tenants", draining,
                 device->table.states[FRAME_DRAINING]);
         compare(check, "frames waited for by tenants", wanted, device->queue.frames);
+        compare(check, "grants held back by limits", held, device->queue.held_count);
 }
 
 static void check_frames(struct check *check)

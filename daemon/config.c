@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <dirent.h>
 #include <errno.h>
 #include <ini.h>
 #include <stdarg.h>
@@ -15,6 +16,7 @@ enum section {
         SECTION_GPUMEMD,
         SECTION_DEVICE,
         SECTION_SIMULATOR,
+        SECTION_TENANT, /* its keys are tenant_rule.c's */
         SECTION_COUNT,
 };
 
@@ -73,6 +75,8 @@ static const struct key keys[] = {
          SIZE_OF(simulator_directory), "an absolute path in a tmpfs"},
         {SECTION_SIMULATOR, "memory", KIND_BYTES, OF(simulator_memory), 4096, UINT64_C(1) << 42,
          "a size from 4K to 4T, with suffix K, M, G or T"},
+        {SECTION_SIMULATOR, "devices", KIND_COUNT, OF(simulator_devices), 1, 16,
+         "a number from 1 to 16"},
         {SECTION_SIMULATOR, "granularity", KIND_FRAME, OF(simulator_granularity), 4096,
          UINT64_C(1) << 30, "a power of two from 4K to 1G, with suffix K, M or G"},
 };
@@ -274,7 +278,8 @@ static bool is_uuid(const char *text)
         return true;
 }
 
-/* Which section a header names; *match points at the device's name. SECTION_COUNT: none. */
+/* Which section a header names; *match points at the device's or tenant's name. SECTION_COUNT:
+ * none. */
 static enum section section_parse(const char *name, const char **match)
 {
         uint64_t index;
@@ -284,6 +289,10 @@ static enum section section_parse(const char *name, const char **match)
                 return SECTION_GPUMEMD;
         if (strcmp(name, "simulator") == 0)
                 return SECTION_SIMULATOR;
+        if (strncmp(name, "tenant ", 7) == 0) {
+                *match = name + 7 + strspn(name + 7, " ");
+                return tenant_name_is_valid(*match) ? SECTION_TENANT : SECTION_COUNT;
+        }
         if (strncmp(name, "device ", 7) != 0)
                 return SECTION_COUNT;
         *match = name + 7 + strspn(name + 7, " ");
@@ -295,10 +304,12 @@ static enum section section_parse(const char *name, const char **match)
 
 static void complain_section(struct reading *reading, const char *name)
 {
-        complain(reading,
-                 "unknown section [%s]; allowed: [gpumemd], [device *], [device INDEX], "
-                 "[device GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx], [simulator]",
-                 name);
+        complain(
+                reading,
+                "unknown section [%s]; allowed: [gpumemd], [device *], [device INDEX], "
+                "[device GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx], [simulator], [tenant NAME] (NAME "
+                "of letters, digits and ._-@:)",
+                name);
 }
 
 static void complain_key(struct reading *reading, enum section section, const char *section_name,
@@ -331,6 +342,17 @@ static struct config_device *device_section(struct config *config, const char *m
         return device;
 }
 
+static int on_tenant_key(struct reading *reading, const char *tenant, const char *name,
+                         const char *value)
+{
+        char text[512];
+
+        if (tenant_rules_key(&reading->config->tenants, tenant, name, value, reading->line, text,
+                             sizeof(text)) < 0)
+                complain(reading, "%s", text);
+        return 1;
+}
+
 /* inih's handler: 1 is success. Complaints are kept in `reading` instead. */
 static int on_key(void *userdata, const char *section_name, const char *name, const char *value)
 {
@@ -349,6 +371,8 @@ static int on_key(void *userdata, const char *section_name, const char *name, co
                 complain_section(reading, section_name);
                 return 1;
         }
+        if (section == SECTION_TENANT)
+                return on_tenant_key(reading, match, name, value);
         for (i = 0; i < KEYS_COUNT; i++)
                 if (keys[i].section == section && strcmp(keys[i].name, name) == 0)
                         break;
@@ -365,7 +389,8 @@ static int on_key(void *userdata, const char *section_name, const char *name, co
                 }
                 base = device;
                 device->line = reading->line;
-                given = &device->given;
+                device->given |= UINT32_C(1) << i;
+                given = &device->given_here;
         }
         if (*given & (UINT32_C(1) << i)) {
                 complain(reading, "key '%s' in [%s] is given twice", name, section_name);
@@ -383,8 +408,9 @@ static int on_key(void *userdata, const char *section_name, const char *name, co
 static char *read_line(char *text, int size, void *stream)
 {
         struct reading *reading = stream;
-        char section[64];
+        char section[128], why[512];
         const char *match;
+        enum section kind;
         size_t length;
 
         if (reading->failed || !fgets(text, size, reading->file))
@@ -403,8 +429,15 @@ static char *read_line(char *text, int size, void *stream)
                         return NULL;
                 }
                 snprintf(section, sizeof(section), "%.*s", (int)(end - 1), text + 1);
-                if (end - 1 >= 50 || section_parse(section, &match) == SECTION_COUNT) {
+                kind = section_parse(section, &match);
+                if (end - 1 >= 50 || kind == SECTION_COUNT) {
                         complain_section(reading, section);
+                        return NULL;
+                }
+                if (kind == SECTION_TENANT &&
+                    tenant_rules_section(&reading->config->tenants, match, reading->line, why,
+                                         sizeof(why)) < 0) {
+                        complain(reading, "%s", why);
                         return NULL;
                 }
         } else if (text[0] == ' ' || text[0] == '\t') {
@@ -424,6 +457,8 @@ static void check_devices(struct reading *reading)
                 struct config_device merged =
                         config_for_device(reading->config, device->match, UINT32_MAX);
 
+                if (device->line == 0)
+                        continue;
                 reading->line = device->line;
                 if (!merged.watermark_low_auto && !merged.watermark_high_auto &&
                     merged.watermark_low > merged.watermark_high)
@@ -433,7 +468,25 @@ static void check_devices(struct reading *reading)
         }
 }
 
-int config_read(struct config *config, const char *path, char *why, size_t size)
+static void check_tenants(struct reading *reading)
+{
+        char text[512];
+
+        if (tenant_rules_check(&reading->config->tenants, &reading->line, text, sizeof(text)) < 0)
+                complain(reading, "%s", text);
+}
+
+/* What was given in files before may be given again. */
+static void next_file(struct config *config)
+{
+        for (uint32_t i = 0; i < config->devices_count; i++) {
+                config->devices[i].given_here = 0;
+                config->devices[i].line = 0;
+        }
+        tenant_rules_next_file(&config->tenants);
+}
+
+static int read_file(struct config *config, const char *path, char *why, size_t size)
 {
         struct reading reading = {
                 .config = config,
@@ -451,6 +504,7 @@ int config_read(struct config *config, const char *path, char *why, size_t size)
                 snprintf(why, size, "%s: cannot be opened: %s", path, strerror(-r));
                 return r;
         }
+        next_file(config);
         r = ini_parse_stream(read_line, &reading, on_key, &reading);
         if (!reading.failed && ferror(reading.file)) {
                 fclose(reading.file);
@@ -468,7 +522,60 @@ int config_read(struct config *config, const char *path, char *why, size_t size)
         }
         if (!reading.failed)
                 check_devices(&reading);
+        if (!reading.failed)
+                check_tenants(&reading);
         return reading.failed ? -EINVAL : 0;
+}
+
+/* "NAME.conf", and neither hidden nor an editor's. */
+static int is_drop_in(const struct dirent *entry)
+{
+        size_t length = strlen(entry->d_name);
+
+        return entry->d_name[0] != '.' && length > 5 &&
+               strcmp(entry->d_name + length - 5, ".conf") == 0;
+}
+
+static int by_name(const struct dirent **a, const struct dirent **b)
+{
+        return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+int config_read_drop_ins(struct config *config, const char *path, char *why, size_t size)
+{
+        char directory[PATH_MAX], file[PATH_MAX + NAME_MAX + 2];
+        struct dirent **entries;
+        int count, r = 0;
+
+        if (size > 0)
+                why[0] = '\0';
+        if (snprintf(directory, sizeof(directory), "%s.d", path) >= (int)sizeof(directory)) {
+                snprintf(why, size, "%s.d: the name is too long", path);
+                return -ENAMETOOLONG;
+        }
+        count = scandir(directory, &entries, is_drop_in, by_name);
+        if (count < 0) {
+                r = -errno;
+                if (r == -ENOENT)
+                        return 0;
+                snprintf(why, size, "%s: cannot be read: %s", directory, strerror(-r));
+                return r;
+        }
+        for (int i = 0; i < count; i++) {
+                snprintf(file, sizeof(file), "%s/%s", directory, entries[i]->d_name);
+                if (r == 0)
+                        r = read_file(config, file, why, size);
+                free(entries[i]);
+        }
+        free(entries);
+        return r;
+}
+
+int config_read(struct config *config, const char *path, char *why, size_t size)
+{
+        int r = read_file(config, path, why, size);
+
+        return r < 0 ? r : config_read_drop_ins(config, path, why, size);
 }
 
 static void merge(struct config_device *into, const struct config_device *from)
@@ -537,5 +644,7 @@ int config_export_simulator(const struct config *config)
         r = export_number("GPUMEM_SIM_MEMORY", config->simulator_memory);
         if (r == 0)
                 r = export_number("GPUMEM_SIM_GRANULARITY", config->simulator_granularity);
+        if (r == 0)
+                r = export_number("GPUMEM_SIM_DEVICES", config->simulator_devices);
         return r;
 }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The configuration file, gpumemd.conf(5). Everything in it is checked when it is read: an unknown
- * section or key, a value that is not allowed, a key given twice are refused with file, line, key
- * and what would be allowed.
+ * The configuration, gpumemd.conf(5): one file, and after it those of the directory of the same
+ * name with ".d" (gpumemd.conf.d/NAME.conf), in the order of their names; what is said later
+ * counts. Everything is checked when it is read: an unknown section or key, a value that is not
+ * allowed, a key given twice in one file are refused with file, line, key and what would be
+ * allowed.
  */
 #ifndef GPUMEMD_CONFIG_H
 #define GPUMEMD_CONFIG_H
@@ -14,6 +16,7 @@
 #include <sys/un.h>
 
 #include "daemon/log.h"
+#include "daemon/tenant_rule.h"
 #include "libclient/driver/driver.h"
 
 #define CONFIG_PATH_DEFAULT GPUMEM_SYSCONFDIR "/gpumem/gpumemd.conf"
@@ -29,8 +32,9 @@ struct config_device {
         uint32_t watermark_high; /* frames; refill up to it */
         bool watermark_low_auto, watermark_high_auto;
         bool gpu_direct_rdma;
-        unsigned line;  /* of its last key */
         uint32_t given; /* bits of the keys that were given, as they stand in the table of keys */
+        uint32_t given_here; /* those of them in the file that is being read */
+        unsigned line;       /* of its last key in that file; 0: none */
 };
 
 struct config {
@@ -48,18 +52,23 @@ struct config {
 
         struct config_device devices[CONFIG_DEVICES_MAX];
         uint32_t devices_count;
+        struct tenant_rules tenants;
 
         /* Exported to the simulated driver's environment before it is opened; empty: left alone. */
         char simulator_directory[PATH_MAX];
         uint64_t simulator_memory;      /* bytes of each device; 0: left alone */
         uint64_t simulator_granularity; /* 0: left alone */
+        uint32_t simulator_devices;     /* 0: left alone */
 };
 
 void config_init(struct config *config);
 
-/* Reads `path` over what is in `config`. 0; -EINVAL, or the errno of opening or reading; then one
- * line "FILE:LINE: what is wrong and what is allowed" is in `why`. */
+/* Reads `path` and its drop-ins over what is in `config`. 0; -EINVAL, or the errno of opening or
+ * reading; then one line "FILE:LINE: what is wrong and what is allowed" is in `why`. */
 int config_read(struct config *config, const char *path, char *why, size_t size);
+
+/* The drop-ins alone: for when the file itself is not there. */
+int config_read_drop_ins(struct config *config, const char *path, char *why, size_t size);
 
 /* The settings for a device: [device UUID] over [device INDEX] over [device *] over the defaults.
  */

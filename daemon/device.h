@@ -36,11 +36,14 @@ enum device_state {
         DEVICE_LOST,     /* the context is dead; nothing is given out any more */
 };
 
-/* Those who wait for frames, first come first served. */
+/* Those who wait for frames, first come first served; and those whose own tenant's limit holds them
+ * back, who stand in nobody's way. */
 struct grant_queue {
-        struct list waits; /* struct grant_wait.link */
+        struct list waits; /* struct grant_wait.link, in the order of asking */
         uint32_t count;
-        uint64_t frames;        /* what they ask for, together */
+        uint64_t frames;  /* what they ask for, together */
+        struct list held; /* struct grant_wait.link, in the order of asking */
+        uint32_t held_count;
         sd_event_source *timer; /* armed for the earliest deadline, or for asking again */
 };
 

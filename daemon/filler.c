@@ -303,7 +303,9 @@ static int on_scrubber_done(sd_event_source *source, int fd, uint32_t revents, v
                         report_failure(device, frame);
                         frame_pool_quarantine(device, number);
                         tenant_forget(tenant->tenant);
-                } else if (tenant->tenant->sessions == 0) {
+                } else if (tenant->tenant->sessions == 0 ||
+                           tenant_device_charged(tenant) - tenant->releasing >=
+                                   tenant_device_max(tenant)) {
                         release(device, tenant, number);
                 } else {
                         crash_point(device->daemon, "frame-scrubbed");
@@ -356,6 +358,27 @@ void filler_tenant_left(struct device *device, struct tenant_device *tenant)
         if (!device->creator || device->state == DEVICE_LOST)
                 return;
         release_all(device, tenant);
+}
+
+void filler_trim_tenant(struct device *device, struct tenant_device *tenant)
+{
+        uint64_t max = tenant_device_max(tenant), charged = tenant_device_charged(tenant);
+        /* What is on its way to the driver is charged until it is there, but need not be given up
+         * again. */
+        uint64_t going = (uint64_t)tenant->releasing;
+
+        if (!device->creator || device->state == DEVICE_LOST)
+                return;
+        charged -= going;
+        for (; charged > max; charged--) {
+                uint32_t number = frame_list_pop(&device->table, &tenant->dirty);
+
+                if (number == FRAME_NONE)
+                        number = frame_list_pop(&device->table, &tenant->ready);
+                if (number == FRAME_NONE)
+                        return;
+                release(device, tenant, number);
+        }
 }
 
 /* Frames that those who wait need beyond what their own tenants have or are about to have. */

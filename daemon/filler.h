@@ -33,6 +33,9 @@ void filler_frame_dirty(struct device *device, struct tenant_device *tenant);
 /* The tenant's last session is gone: what it returned is released. */
 void filler_tenant_left(struct device *device, struct tenant_device *tenant);
 
+/* The tenant's limit was lowered: what it returned is released as far as it has too much. */
+void filler_trim_tenant(struct device *device, struct tenant_device *tenant);
+
 /* Is the fresh pool filled, or as full as it can get for now? */
 bool filler_is_settled(const struct device *device);
 

@@ -5,6 +5,15 @@
 #include "daemon/frame_pool.h"
 #include "daemon/session.h"
 
+bool frame_pool_has(const struct device *device, const struct tenant_device *tenant,
+                    uint32_t frames)
+{
+        uint32_t fresh = frames > tenant->ready.count ? frames - tenant->ready.count : 0;
+
+        return fresh <= device->fresh.count && frames <= tenant_device_may_hold(tenant) &&
+               (fresh == 0 || fresh <= tenant_device_may_charge(tenant));
+}
+
 uint64_t frame_pool_supply(const struct device *device)
 {
         const struct frame_table *table = &device->table;
@@ -21,11 +30,16 @@ uint64_t frame_pool_supply(const struct device *device)
         return frames;
 }
 
-uint64_t frame_pool_obtainable(const struct device *device)
+uint64_t frame_pool_obtainable(const struct device *device, const struct tenant_device *tenant)
 {
         uint64_t supply = frame_pool_supply(device);
+        uint64_t may_hold = tenant_device_may_hold(tenant);
 
-        return supply > device->queue.frames ? supply - device->queue.frames : 0;
+        supply = supply > device->queue.frames ? supply - device->queue.frames : 0;
+        may_hold = may_hold > tenant->wanted ? may_hold - tenant->wanted : 0;
+        if (tenant->held > 0) /* those who wait for the limit come first */
+                return 0;
+        return supply < may_hold ? supply : may_hold;
 }
 
 uint32_t frame_pool_grant(struct device *device, struct tenant_device *tenant,

@@ -13,12 +13,9 @@
 #include "daemon/device.h"
 #include "daemon/object.h"
 
-/* Can `frames` be had by this tenant at once? */
-static inline bool frame_pool_has(const struct device *device, const struct tenant_device *tenant,
-                                  uint32_t frames)
-{
-        return (uint64_t)tenant->ready.count + device->fresh.count >= frames;
-}
+/* Can `frames` be had by this tenant at once, its limit included? */
+bool frame_pool_has(const struct device *device, const struct tenant_device *tenant,
+                    uint32_t frames);
 
 /*
  * How many frames can be given out without anybody having to return one: those that are there, and
@@ -26,8 +23,9 @@ static inline bool frame_pool_has(const struct device *device, const struct tena
  */
 uint64_t frame_pool_supply(const struct device *device);
 
-/* The same, less what waiting grants ask for: what is left for the next who asks. */
-uint64_t frame_pool_obtainable(const struct device *device);
+/* The same, less what waiting grants ask for and within the tenant's limit: what is left for the
+ * next of it who asks. */
+uint64_t frame_pool_obtainable(const struct device *device, const struct tenant_device *tenant);
 
 /*
  * Grants `frames` frames (frame_pool_has() holds) to an object: the tenant's ready ones first, then

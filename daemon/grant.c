@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 
 #include "daemon/crash.h"
 #include "daemon/daemon.h"
@@ -18,6 +19,7 @@ void grant_queue_init(struct grant_queue *queue)
 {
         *queue = (struct grant_queue){0};
         list_init(&queue->waits);
+        list_init(&queue->held);
 }
 
 void grant_wait_init(struct grant_wait *wait, struct session *session)
@@ -26,42 +28,81 @@ void grant_wait_init(struct grant_wait *wait, struct session *session)
         list_init(&wait->link);
 }
 
+static void earliest(const struct list *waits, uint64_t *next)
+{
+        list_for_each(node, waits)
+        {
+                const struct grant_wait *wait = list_entry(node, struct grant_wait, link);
+
+                if (wait->deadline_ns < *next)
+                        *next = wait->deadline_ns;
+        }
+}
+
 /* Arms the timer for what is due next: the earliest deadline, or asking for memory again. */
 static void arm_timer(struct device *device)
 {
         uint64_t next = UINT64_MAX;
 
-        if (device->queue.count == 0) {
+        if (device->queue.count + device->queue.held_count == 0) {
                 sd_event_source_set_enabled(device->queue.timer, SD_EVENT_OFF);
                 return;
         }
-        list_for_each(node, &device->queue.waits)
-        {
-                const struct grant_wait *wait = list_entry(node, struct grant_wait, link);
-
-                if (wait->deadline_ns < next)
-                        next = wait->deadline_ns;
-        }
-        if (device->reclaim_next_ns > wire_now_ns() && device->reclaim_next_ns < next)
+        earliest(&device->queue.waits, &next);
+        earliest(&device->queue.held, &next);
+        if (device->queue.count > 0 && device->reclaim_next_ns > wire_now_ns() &&
+            device->reclaim_next_ns < next)
                 next = device->reclaim_next_ns;
+        if (device->queue.held_count > 0 && wire_now_ns() + RECLAIM_INTERVAL_MS * NS_PER_MS < next)
+                next = wire_now_ns() + RECLAIM_INTERVAL_MS * NS_PER_MS;
         sd_event_source_set_time(device->queue.timer, next / 1000 + 1);
         sd_event_source_set_enabled(device->queue.timer, SD_EVENT_ONESHOT);
 }
 
-static void enqueue(struct device *device, struct grant_wait *wait)
+/* Keeps the order of asking: one that its limit held back does not go to the end for that. */
+static void insert(struct list *waits, struct grant_wait *wait)
 {
-        list_append(&device->queue.waits, &wait->link);
-        device->queue.count++;
-        device->queue.frames += wait->frames;
-        wait->session->allotment->wanted += wait->frames;
+        struct list *after = waits->previous;
+
+        while (after != waits &&
+               list_entry(after, struct grant_wait, link)->asked_ns > wait->asked_ns)
+                after = after->previous;
+        list_append(after->next, &wait->link);
+}
+
+static void enqueue(struct device *device, struct grant_wait *wait, bool held)
+{
+        wait->held = held;
+        insert(held ? &device->queue.held : &device->queue.waits, wait);
+        if (held) {
+                device->queue.held_count++;
+                wait->session->allotment->held++;
+        } else {
+                device->queue.count++;
+                device->queue.frames += wait->frames;
+                wait->session->allotment->wanted += wait->frames;
+        }
 }
 
 static void dequeue(struct device *device, struct grant_wait *wait)
 {
         list_unlink(&wait->link);
-        device->queue.count--;
-        device->queue.frames -= wait->frames;
-        wait->session->allotment->wanted -= wait->frames;
+        if (wait->held) {
+                device->queue.held_count--;
+                wait->session->allotment->held--;
+        } else {
+                device->queue.count--;
+                device->queue.frames -= wait->frames;
+                wait->session->allotment->wanted -= wait->frames;
+        }
+}
+
+/* Does the tenant's limit let it have these, too, once all before it have got theirs? */
+static bool limit_lets(const struct tenant_device *tenant, uint32_t frames)
+{
+        uint64_t may_hold = tenant_device_may_hold(tenant);
+
+        return may_hold >= tenant->wanted && may_hold - tenant->wanted >= frames;
 }
 
 void grant_cancel(struct device *device, struct grant_wait *wait)
@@ -124,6 +165,26 @@ static void refuse_short(struct session *session, uint32_t frames)
                        device->exhausted ? " (memory is used outside the daemon)" : "", holders);
 }
 
+static void refuse_limit(struct session *session, uint32_t frames, int code, const char *what)
+{
+        const struct tenant_device *tenant = session->allotment;
+        uint64_t frame_bytes = session->device->table.frame_bytes;
+        char wanted[TEXT_BYTES_MAX], max[TEXT_BYTES_MAX], charged[TEXT_BYTES_MAX];
+        char withheld[TEXT_BYTES_MAX];
+
+        text_bytes(wanted, frames * frame_bytes);
+        text_bytes(max, tenant->tenant->max_bytes);
+        text_bytes(charged, tenant_device_charged(tenant) * frame_bytes);
+        text_bytes(withheld, tenant->withheld.bytes);
+        session_refuse(
+                session, code,
+                "%s%" PRIu32 " frames (%s): tenant '%s' may have %s on this device (max) and "
+                "is charged %s%s%s%s",
+                what, frames, wanted, tenant->tenant->name, max, charged,
+                tenant->withheld.bytes ? ", of which " : "", tenant->withheld.bytes ? withheld : "",
+                tenant->withheld.bytes ? " were returned and are still mapped by somebody" : "");
+}
+
 static void refuse_lost(struct session *session)
 {
         session->device->refusals++;
@@ -137,6 +198,14 @@ static void refuse_late(struct session *session, const struct grant_wait *wait)
         char bytes[TEXT_BYTES_MAX], holders[GPUMEM_TEXT_MAX - 160];
 
         device->timeouts++;
+        if (wait->held) {
+                char waited[64];
+
+                snprintf(waited, sizeof(waited), "waited %" PRIu64 " ms for ",
+                         (wire_now_ns() - wait->asked_ns) / NS_PER_MS);
+                refuse_limit(session, wait->frames, GPUMEM_E_TIMEOUT, waited);
+                return;
+        }
         text_bytes(bytes, wait->frames * device->table.frame_bytes);
         reclaim_describe_holders(device, holders, sizeof(holders));
         session_refuse(session, GPUMEM_E_TIMEOUT,
@@ -151,6 +220,7 @@ void grant_request(struct session *session, uint64_t id, uint32_t frames, uint32
         struct grant_wait *wait = &session->wait;
         uint32_t usable = device->table.count - device->table.states[FRAME_QUARANTINED];
         uint64_t supply, wanted = device->queue.frames + frames;
+        bool held;
 
         if (!object) {
                 session_refuse(session, GPUMEM_E_NOT_FOUND, "no object %" PRIu64, id);
@@ -180,14 +250,30 @@ void grant_request(struct session *session, uint64_t id, uint32_t frames, uint32
                                usable, frames);
                 return;
         }
-        if (device->queue.count == 0 && frame_pool_has(device, session->allotment, frames)) {
+        if (frames > tenant_device_max(session->allotment)) {
+                device->refusals++;
+                refuse_limit(session, frames, GPUMEM_E_NO_MEMORY, "can never have ");
+                return;
+        }
+        held = session->allotment->held > 0 || !limit_lets(session->allotment, frames);
+        if (!held && device->queue.count == 0 &&
+            frame_pool_has(device, session->allotment, frames)) {
                 grant_now(session, object, frames);
                 filler_run(device);
                 return;
         }
 
         supply = frame_pool_supply(device);
-        if (wanted > supply) {
+        if (held) {
+                reclaim_ask_tenant(session->allotment, session, frames);
+                if (session->state != SESSION_OPEN)
+                        return;
+                if (wait_ms == 0) {
+                        device->refusals++;
+                        refuse_limit(session, frames, GPUMEM_E_AGAIN, "cannot have ");
+                        return;
+                }
+        } else if (wanted > supply) {
                 reclaim_ask(device, session, wanted - supply);
                 if (session->state != SESSION_OPEN)
                         return;
@@ -202,7 +288,7 @@ void grant_request(struct session *session, uint64_t id, uint32_t frames, uint32
         wait->asked_ns = wire_now_ns();
         wait->deadline_ns =
                 wait->asked_ns + (wait_ms > 0 ? wait_ms : (uint64_t)GRANT_WORK_MS) * NS_PER_MS;
-        enqueue(device, wait);
+        enqueue(device, wait, held);
         filler_run(device);
         arm_timer(device);
 }
@@ -227,26 +313,86 @@ static void refuse_impossible(struct device *device)
                         ahead += wait->frames;
                 }
         }
+        if (device->state != DEVICE_LOST)
+                return;
+        list_for_each_safe(node, &device->queue.held)
+        {
+                struct grant_wait *wait = list_entry(node, struct grant_wait, link);
+
+                dequeue(device, wait);
+                refuse_lost(wait->session);
+        }
+}
+
+/* Those whom their limit lets through now queue for frames; of one tenant none passes another. */
+static void let_through(struct device *device)
+{
+        list_for_each(node, &device->tenants)
+        {
+                struct tenant_device *tenant = list_entry(node, struct tenant_device, device_link);
+
+                tenant->stuck = false;
+        }
+        list_for_each_safe(node, &device->queue.held)
+        {
+                struct grant_wait *wait = list_entry(node, struct grant_wait, link);
+                struct session *session = wait->session;
+                struct tenant_device *tenant = session->allotment;
+
+                if (wait->frames > tenant_device_max(tenant)) { /* it was lowered */
+                        dequeue(device, wait);
+                        device->refusals++;
+                        refuse_limit(session, wait->frames, GPUMEM_E_NO_MEMORY, "can never have ");
+                } else if (!tenant->stuck && limit_lets(tenant, wait->frames)) {
+                        dequeue(device, wait);
+                        enqueue(device, wait, false);
+                } else {
+                        tenant->stuck = true;
+                }
+        }
+}
+
+/* The first in the queue is held back by its limit, which was lowered, or has more withheld. */
+static void hold_back(struct device *device, struct grant_wait *wait)
+{
+        struct session *session = wait->session;
+
+        dequeue(device, wait);
+        if (wait->wait_ms > 0 && wait->frames <= tenant_device_max(session->allotment)) {
+                enqueue(device, wait, true);
+                return;
+        }
+        device->refusals++;
+        refuse_limit(session, wait->frames, GPUMEM_E_AGAIN, "cannot have ");
 }
 
 void grant_run(struct device *device)
 {
-        uint32_t before = device->queue.count;
+        uint32_t before = device->queue.count + device->queue.held_count;
+        bool moved = false;
 
+        if (device->queue.held_count > 0)
+                let_through(device);
         while (device->queue.count > 0) {
                 struct grant_wait *wait =
                         list_entry(device->queue.waits.next, struct grant_wait, link);
                 struct session *session = wait->session;
 
-                if (device->state == DEVICE_LOST ||
-                    !frame_pool_has(device, session->allotment, wait->frames))
+                if (device->state == DEVICE_LOST)
+                        break;
+                if (wait->frames > tenant_device_may_hold(session->allotment)) {
+                        hold_back(device, wait);
+                        moved = true;
+                        continue;
+                }
+                if (!frame_pool_has(device, session->allotment, wait->frames))
                         break;
                 dequeue(device, wait);
                 grant_now(session, wait->object, wait->frames);
         }
-        if (device->queue.count > 0)
+        if (device->queue.count + device->queue.held_count > 0)
                 refuse_impossible(device);
-        if (device->queue.count != before)
+        if (moved || device->queue.count + device->queue.held_count != before)
                 arm_timer(device);
 }
 
@@ -276,6 +422,15 @@ static void refuse_expired(struct device *device)
                 else
                         refuse_short(wait->session, wait->frames);
         }
+        list_for_each_safe(node, &device->queue.held)
+        {
+                struct grant_wait *wait = list_entry(node, struct grant_wait, link);
+
+                if (wait->deadline_ns > now)
+                        continue;
+                dequeue(device, wait);
+                refuse_late(wait->session, wait);
+        }
 }
 
 static int on_timer(sd_event_source *source, uint64_t now_us, void *userdata)
@@ -289,6 +444,13 @@ static int on_timer(sd_event_source *source, uint64_t now_us, void *userdata)
         supply = frame_pool_supply(device);
         if (device->queue.frames > supply)
                 reclaim_ask(device, NULL, device->queue.frames - supply);
+        list_for_each_safe(node, &device->tenants)
+        {
+                struct tenant_device *tenant = list_entry(node, struct tenant_device, device_link);
+
+                if (tenant->held > 0)
+                        reclaim_ask_tenant(tenant, NULL, tenant->held);
+        }
         grant_run(device);
         filler_run(device);
         arm_timer(device);

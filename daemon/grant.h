@@ -4,6 +4,9 @@
  * answered at once. One that needs only the daemon's own work (creating, scrubbing, releasing)
  * waits for that, whatever its wait_ms. One that needs somebody to give something back waits until
  * its deadline, or is refused at once if it does not want to wait.
+ *
+ * One that its tenant's limit does not let through waits for its own tenant only (or is refused),
+ * and those of other tenants pass it by.
  */
 #ifndef GPUMEMD_GRANT_H
 #define GPUMEMD_GRANT_H
@@ -22,6 +25,7 @@ struct session;
 /* A session's waiting grant; embedded in it. */
 struct grant_wait {
         struct list link; /* in the device's queue; linked to itself when nothing waits */
+        bool held;        /* in the queue of those whose tenant's limit holds them back */
         struct session *session;
         struct object *object;
         uint32_t frames;

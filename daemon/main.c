@@ -54,8 +54,9 @@ static int read_config(struct config *config, const char *path)
 
         config_init(config);
         if (!path && access(CONFIG_PATH_DEFAULT, F_OK) < 0 && errno == ENOENT)
-                return 0;
-        r = config_read(config, path ? path : CONFIG_PATH_DEFAULT, why, sizeof(why));
+                r = config_read_drop_ins(config, CONFIG_PATH_DEFAULT, why, sizeof(why));
+        else
+                r = config_read(config, path ? path : CONFIG_PATH_DEFAULT, why, sizeof(why));
         if (r < 0)
                 fprintf(stderr, "gpumemd: error: %s\n", why);
         return r;

@@ -25,6 +25,24 @@ void reclaim_ask(struct device *device, const struct session *except, uint64_t f
         }
 }
 
+void reclaim_ask_tenant(struct tenant_device *tenant, const struct session *except, uint64_t frames)
+{
+        struct device *device = tenant->device;
+        uint64_t now = wire_now_ns();
+
+        if (now < tenant->reclaim_next_ns)
+                return;
+        tenant->reclaim_next_ns = now + RECLAIM_INTERVAL_MS * UINT64_C(1000000);
+        /* Sending may close a session, and with its last one the tenant goes. */
+        list_for_each_safe(node, &device->sessions)
+        {
+                struct session *session = list_entry(node, struct session, device_link);
+
+                if (session != except && session->allotment == tenant && session->frames > 0)
+                        session_send_reclaim(session, frames * device->table.frame_bytes);
+        }
+}
+
 void reclaim_describe_holders(const struct device *device, char *text, size_t size)
 {
         const struct session *largest[HOLDERS_NAMED] = {NULL};

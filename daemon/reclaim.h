@@ -20,6 +20,10 @@ struct session;
  * frames together. */
 void reclaim_ask(struct device *device, const struct session *except, uint64_t frames);
 
+/* The same, of one tenant's sessions only: its limit is reached. */
+void reclaim_ask_tenant(struct tenant_device *tenant, const struct session *except,
+                        uint64_t frames);
+
 /* Writes who holds most on the device: "engine 'a' (pid 12, uid 0) 512 MiB, ...": the three
  * largest. */
 void reclaim_describe_holders(const struct device *device, char *text, size_t size);

@@ -255,7 +255,7 @@ static void handle_meminfo(struct session *session)
                 .device_bytes = device_managed_bytes(device),
                 .session_bytes = session->frames * frame_bytes,
                 .tenant_bytes = session->tenant->account.bytes,
-                .available_bytes = frame_pool_obtainable(device) * frame_bytes,
+                .available_bytes = frame_pool_obtainable(device, session->allotment) * frame_bytes,
         };
 
         session_reply(session, &reply, GPUMEM_MESSAGE_MEMINFO_REPLY, sizeof(reply), NULL, 0);

@@ -491,15 +491,14 @@ static uint64_t realtime_us(void)
         return (uint64_t)now.tv_sec * 1000000u + (uint64_t)now.tv_nsec / 1000u;
 }
 
-/* Room for one more of this tenant? A user other than root may have half of what the others leave.
- */
-static bool has_room(const struct daemon *daemon, const struct tenant *tenant)
+/* Room for one more of this tenant? One who is not root may have half of what the others leave. */
+static bool has_room(const struct daemon *daemon, const struct tenant *tenant, uid_t uid)
 {
         uint32_t others = daemon->sessions_count - tenant->sessions;
 
         if (daemon->sessions_count >= daemon->config.max_clients)
                 return false;
-        return tenant->uid == 0 || tenant->sessions < (daemon->config.max_clients - others + 1) / 2;
+        return uid == 0 || tenant->sessions < (daemon->config.max_clients - others + 1) / 2;
 }
 
 /* No session comes of this connection; the peer is told why. */
@@ -563,10 +562,10 @@ int session_new_consume_fd(struct daemon *daemon, int fd)
         r = identity_of_peer(&session->identity, fd);
         if (r < 0)
                 goto fail;
-        r = tenant_get(&tenant, daemon, session->identity.uid);
+        r = tenant_get(&tenant, daemon, &session->identity);
         if (r < 0)
                 goto fail;
-        if (!has_room(daemon, tenant)) {
+        if (!has_room(daemon, tenant, session->identity.uid)) {
                 turn_away(fd, GPUMEM_E_LIMIT, "too many clients are connected");
                 r = -EUSERS;
                 goto fail;

@@ -2,20 +2,25 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "daemon/daemon.h"
 #include "daemon/device.h"
+#include "daemon/filler.h"
+#include "daemon/grant.h"
+#include "daemon/identity.h"
 #include "daemon/state.h"
 #include "daemon/tenant.h"
 
-int tenant_get(struct tenant **out, struct daemon *daemon, uid_t uid)
+int tenant_get_named(struct tenant **out, struct daemon *daemon, const char *name)
 {
+        const struct tenant_rule *rule = tenant_rules_find(&daemon->config.tenants, name);
         struct tenant *tenant;
 
         list_for_each(node, &daemon->tenants)
         {
                 tenant = list_entry(node, struct tenant, link);
-                if (tenant->uid == uid) {
+                if (strcmp(tenant->name, name) == 0) {
                         *out = tenant;
                         return 0;
                 }
@@ -23,9 +28,10 @@ int tenant_get(struct tenant **out, struct daemon *daemon, uid_t uid)
         tenant = calloc(1, sizeof(*tenant));
         if (!tenant)
                 return -ENOMEM;
-        tenant->uid = uid;
+        tenant->daemon = daemon;
         tenant->number = daemon_next_tenant(daemon);
-        snprintf(tenant->name, sizeof(tenant->name), "uid-%u", (unsigned)uid);
+        snprintf(tenant->name, sizeof(tenant->name), "%s", name);
+        tenant->max_bytes = rule ? rule->max_bytes : TENANT_NO_LIMIT;
         list_init(&tenant->devices);
         list_append(&daemon->tenants, &tenant->link);
         *out = tenant;
@@ -34,12 +40,23 @@ int tenant_get(struct tenant **out, struct daemon *daemon, uid_t uid)
 
 int tenant_restore(struct tenant **out, struct daemon *daemon, const struct state_session *old)
 {
-        int r = tenant_get(out, daemon, old->uid);
+        int r = tenant_name_is_valid(old->tenant_name)
+                        ? tenant_get_named(out, daemon, old->tenant_name)
+                        : -EBADMSG;
 
         if (r < 0)
                 return r;
         (*out)->number = old->tenant;
         return 0;
+}
+
+int tenant_get(struct tenant **out, struct daemon *daemon, const struct identity *identity)
+{
+        const struct tenant_rule *rule = tenant_rules_match(&daemon->config.tenants, identity);
+        char name[TENANT_NAME_MAX];
+
+        snprintf(name, sizeof(name), TENANT_DEFAULT_PREFIX "%u", (unsigned)identity->uid);
+        return tenant_get_named(out, daemon, rule ? rule->name : name);
 }
 
 int tenant_device_get(struct tenant_device **out, struct tenant *tenant, struct device *device)
@@ -81,4 +98,55 @@ void tenant_forget(struct tenant *tenant)
         }
         list_unlink(&tenant->link);
         free(tenant);
+}
+
+void tenant_set_max(struct tenant *tenant, uint64_t max_bytes)
+{
+        tenant->max_bytes = max_bytes;
+        list_for_each(node, &tenant->devices)
+        {
+                struct tenant_device *part = list_entry(node, struct tenant_device, tenant_link);
+
+                filler_trim_tenant(part->device, part);
+                device_wake(part->device);
+        }
+}
+
+uint64_t tenant_device_max(const struct tenant_device *part)
+{
+        if (part->tenant->max_bytes == TENANT_NO_LIMIT)
+                return TENANT_NO_LIMIT;
+        return part->tenant->max_bytes / part->device->table.frame_bytes;
+}
+
+uint64_t tenant_device_withheld(const struct tenant_device *part)
+{
+        uint64_t frame_bytes = part->device->table.frame_bytes;
+
+        return (part->withheld.bytes + frame_bytes - 1) / frame_bytes;
+}
+
+uint64_t tenant_device_charged(const struct tenant_device *part)
+{
+        return part->granted + part->draining + part->ready.count + part->dirty.count +
+               part->scrubbing + part->releasing + tenant_device_withheld(part);
+}
+
+static uint64_t room(const struct tenant_device *part, uint64_t used)
+{
+        uint64_t max = tenant_device_max(part);
+
+        if (max == TENANT_NO_LIMIT)
+                return UINT64_MAX;
+        return max > used ? max - used : 0;
+}
+
+uint64_t tenant_device_may_hold(const struct tenant_device *part)
+{
+        return room(part, part->granted + part->draining + tenant_device_withheld(part));
+}
+
+uint64_t tenant_device_may_charge(const struct tenant_device *part)
+{
+        return room(part, tenant_device_charged(part));
 }

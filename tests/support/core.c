@@ -21,28 +21,48 @@ bool core_workers_idle(void)
         return core.device->table.works[FRAME_IDLE] == core.device->table.count;
 }
 
-void core_start(uint32_t frames, uint32_t watermark_low, uint32_t watermark_high)
+void core_config(struct config *config, uint32_t watermark_low, uint32_t watermark_high)
 {
-        struct config config;
-        struct device *device;
-
-        core = (struct core){.fds_before = unit_count_fds()};
-        config_init(&config);
-        config.gpu_memory_utilization = 1.0;
-        config.log_level = LOG_LEVEL_DEBUG;
-        config.max_clients = 64;
-        config.devices_count = 1;
-        config.devices[0] = (struct config_device){
+        config_init(config);
+        config->gpu_memory_utilization = 1.0;
+        config->log_level = LOG_LEVEL_DEBUG;
+        config->max_clients = 64;
+        config->devices_count = 1;
+        config->devices[0] = (struct config_device){
                 .match = "*",
                 .watermark_low = watermark_low,
                 .watermark_high = watermark_high,
                 .given = UINT32_MAX,
         };
-        CU_ASSERT_EQUAL_FATAL(daemon_new(&core.daemon, &config, -1, fake_driver_open(frames)), 0);
+}
+
+void core_start_with(const struct config *config, uint32_t frames)
+{
+        uint32_t fresh = config->devices[0].watermark_high;
+        struct device *device;
+
+        core = (struct core){.fds_before = unit_count_fds()};
+        CU_ASSERT_EQUAL_FATAL(daemon_new(&core.daemon, config, -1, fake_driver_open(frames)), 0);
         device = list_entry(core.daemon->devices.next, struct device, link);
         core.device = device;
         device_wake(device);
-        CU_ASSERT(CORE_UNTIL(device->fresh.count == watermark_high && core_workers_idle()));
+        CU_ASSERT(CORE_UNTIL(device->fresh.count == fresh && core_workers_idle()));
+}
+
+void core_start(uint32_t frames, uint32_t watermark_low, uint32_t watermark_high)
+{
+        struct config config;
+
+        core_config(&config, watermark_low, watermark_high);
+        core_start_with(&config, frames);
+}
+
+void core_run(uint32_t ms)
+{
+        uint64_t deadline = wire_deadline_ns(ms);
+
+        while (wire_now_ns() < deadline)
+                core_turn(NULL);
 }
 
 int core_check(void)
@@ -89,14 +109,24 @@ struct session *core_session(void)
         return list_entry(core.daemon->sessions.previous, struct session, link);
 }
 
+void core_join_user(struct raw_client *client, const char *name, uid_t uid)
+{
+        core_connect(client);
+        core_pretend_user(uid);
+        CU_ASSERT_EQUAL_FATAL(raw_hello(client, core.device->uuid, FAKE_GRANULARITY, name), 0);
+}
+
 void core_pretend_user(uid_t uid)
 {
         struct session *session = core_session();
         struct tenant *before = session->tenant;
 
-        CU_ASSERT_EQUAL_FATAL(tenant_get(&session->tenant, core.daemon, uid), 0);
-        CU_ASSERT_EQUAL_FATAL(
-                tenant_device_get(&session->allotment, session->tenant, session->device), 0);
+        session->identity.uid = uid;
+        CU_ASSERT_EQUAL_FATAL(tenant_get(&session->tenant, core.daemon, &session->identity), 0);
+        if (session->device)
+                CU_ASSERT_EQUAL_FATAL(
+                        tenant_device_get(&session->allotment, session->tenant, session->device),
+                        0);
         if (session->record)
                 session->record->tenant = session->tenant->number;
         session->tenant->sessions++;

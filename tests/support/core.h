@@ -38,6 +38,10 @@ extern struct core core;
  * the test if that does not work. */
 void core_start(uint32_t frames, uint32_t watermark_low, uint32_t watermark_high);
 
+/* The configuration that core_start() uses, to be changed for core_start_with(). */
+void core_config(struct config *config, uint32_t watermark_low, uint32_t watermark_high);
+void core_start_with(const struct config *config, uint32_t frames);
+
 /* Everything adds up, and after the end nothing is left: no allocation, mapping, descriptor. */
 void core_stop(void);
 
@@ -48,6 +52,9 @@ int core_check(void);
 void core_connect(struct raw_client *client);
 void core_join(struct raw_client *client, const char *name);
 
+/* The same as another user: the tenant is that user's (or its rule's) from HELLO on. */
+void core_join_user(struct raw_client *client, const char *name, uid_t uid);
+
 /* Makes the newest session another user's: what the kernel would say of another process. It must
  * not hold anything yet. */
 void core_pretend_user(uid_t uid);
@@ -57,6 +64,9 @@ void core_ask(struct raw_client *client, uint64_t object, uint32_t frames, uint3
 
 /* One turn of the loop, at most a millisecond. */
 void core_turn(void *unused);
+
+/* Turns for that long. */
+void core_run(uint32_t ms);
 
 /* No worker has a frame. */
 bool core_workers_idle(void);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "daemon/config.h"
@@ -96,6 +97,105 @@ static void test_everything(void)
         CU_ASSERT_EQUAL(device.watermark_high, 9);
 }
 
+/* [tenant NAME]: as said, in order. */
+static void test_tenants(void)
+{
+        const struct tenant_rule *rule;
+
+        CU_ASSERT_EQUAL(read_text("[tenant chat]\n"
+                                  "unit = vllm@*.service sglang.service\n"
+                                  "uid = 1000-1999\n"
+                                  "unit = other.service\n"
+                                  "max = 20G\n"
+                                  "[tenant pods]\n"
+                                  "cgroup = /kubepods*\n"
+                                  "max = infinity\n"
+                                  "[tenant uid-0]\n"
+                                  "max = 1M\n"
+                                  "[simulator]\n"
+                                  "devices = 2\n"),
+                        0);
+        CU_ASSERT_STRING_EQUAL(why, "");
+        CU_ASSERT_EQUAL(config.tenants.rules_count, 3);
+        CU_ASSERT_EQUAL(config.tenants.matches_count, 5);
+        rule = tenant_rules_find(&config.tenants, "chat");
+        CU_ASSERT_EQUAL(rule->max_bytes, UINT64_C(20) << 30);
+        rule = tenant_rules_find(&config.tenants, "pods");
+        CU_ASSERT_EQUAL(rule->max_bytes, TENANT_NO_LIMIT);
+        CU_ASSERT_EQUAL(config.simulator_devices, 2);
+}
+
+static void write_drop_in(const char *name, const char *text)
+{
+        char file[128];
+        FILE *stream;
+
+        snprintf(file, sizeof(file), "%s.d/%s", path, name);
+        stream = fopen(file, "w");
+        if (!stream || fputs(text, stream) < 0 || fclose(stream) != 0)
+                abort();
+}
+
+static void remove_drop_in(const char *name)
+{
+        char file[128];
+
+        snprintf(file, sizeof(file), "%s.d/%s", path, name);
+        unlink(file);
+}
+
+/* gpumemd.conf.d: in order of names, over the file; a mistake names its own file and line. */
+static void test_drop_ins(void)
+{
+        char directory[80], expected[128];
+
+        snprintf(directory, sizeof(directory), "%s.d", path);
+        CU_ASSERT_EQUAL_FATAL(mkdir(directory, 0700), 0);
+        write_drop_in("20-b.conf", "[gpumemd]\nmax_clients = 20\n[tenant t]\nmax = 2G\n");
+        write_drop_in("10-a.conf", "[gpumemd]\nmax_clients = 10\nlog_level = debug\n"
+                                   "[device *]\nwatermark_low = 3\n[tenant t]\nuid = 5\n");
+        write_drop_in("30-no.config", "[nonsense]\n");
+        write_drop_in(".hidden.conf", "[nonsense]\n");
+        CU_ASSERT_EQUAL(read_text("[gpumemd]\nmax_clients = 5\ndebug = yes\n"
+                                  "[device *]\nwatermark_low = 1\nwatermark_high = 8\n"
+                                  "[tenant t]\nuid = 4\nmax = 1G\n"),
+                        0);
+        CU_ASSERT_STRING_EQUAL(why, "");
+        CU_ASSERT_EQUAL(config.max_clients, 20);
+        CU_ASSERT_EQUAL(config.log_level, LOG_LEVEL_DEBUG);
+        CU_ASSERT(config.debug);
+        CU_ASSERT_EQUAL(config_for_device(&config, "GPU-x", 0).watermark_low, 3);
+        CU_ASSERT_EQUAL(config_for_device(&config, "GPU-x", 0).watermark_high, 8);
+        CU_ASSERT_EQUAL(config.tenants.rules_count, 1);
+        CU_ASSERT_EQUAL(config.tenants.matches_count, 2);
+        CU_ASSERT_EQUAL(config.tenants.rules[0].max_bytes, UINT64_C(2) << 30);
+
+        write_drop_in("20-b.conf", "[gpumemd]\n\nmax_clients = none\n");
+        CU_ASSERT_EQUAL(read_text(""), -EINVAL);
+        snprintf(expected, sizeof(expected), "%s.d/20-b.conf:3: ", path);
+        CU_ASSERT_EQUAL(strncmp(why, expected, strlen(expected)), 0);
+        write_drop_in("20-b.conf", "[device *]\nwatermark_high = 2\n");
+        CU_ASSERT_EQUAL(read_text(""), -EINVAL);
+        snprintf(expected, sizeof(expected), "%s.d/20-b.conf:2: [device *]: watermark_low (3)",
+                 path);
+        CU_ASSERT_EQUAL(strncmp(why, expected, strlen(expected)), 0);
+        /* Within one file nothing is said twice. */
+        write_drop_in("20-b.conf", "[tenant t]\nmax = 1\nmax = 2\n");
+        CU_ASSERT_EQUAL(read_text(""), -EINVAL);
+        CU_ASSERT_PTR_NOT_NULL(strstr(why, "20-b.conf:3: key 'max' in [tenant t] is given twice"));
+
+        /* Without the file itself. */
+        write_drop_in("20-b.conf", "[gpumemd]\nmax_clients = 21\n");
+        config_init(&config);
+        CU_ASSERT_EQUAL(config_read_drop_ins(&config, path, why, sizeof(why)), 0);
+        CU_ASSERT_EQUAL(config.max_clients, 21);
+        remove_drop_in("10-a.conf");
+        remove_drop_in("20-b.conf");
+        remove_drop_in("30-no.config");
+        remove_drop_in(".hidden.conf");
+        rmdir(directory);
+}
+
 /* Each is refused, naming file, line, and what is wrong. */
 static void test_refused(void)
 {
@@ -106,8 +206,23 @@ static void test_refused(void)
         } cases[] = {
                 {"[gpumemd]\nfoo = 1\n", 2, "unknown key 'foo'"},
                 {"[gpumemd]\nfoo = 1\n", 2, "allowed: client_socket, admin_socket"},
-                {"[gpumemd]\n\n[tenant x]\n", 3, "unknown section [tenant x]"},
-                {"[gpumemd]\n\n[tenant x]\nmin = 1\n", 3, "unknown section"},
+                {"[tenant]\nmax = 1\n", 1, "unknown section [tenant]"},
+                {"[tenant a/b]\nmax = 1\n", 1, "[tenant NAME] (NAME of letters"},
+                {"[tenant x]\nmin = 1\n", 2, "unknown key 'min' in [tenant x]; allowed: unit,"},
+                {"[tenant x]\nmax = 1x\n", 2, "'1x' is not allowed; allowed: a size"},
+                {"[tenant x]\nmax = 1\nmax = 2\n", 3, "key 'max' in [tenant x] is given twice"},
+                {"[tenant x]\nuid = 10-5\n", 2, "'10-5' is not allowed"},
+                {"[tenant x]\nuid = 4294967295\n", 2, "is not allowed"},
+                {"[tenant x]\ngid = root\n", 2, "allowed: numbers and ranges"},
+                {"[tenant x]\nunit =\n", 2, "has no value"},
+                {"[tenant x]\ncgroup = system.slice\n", 2, "patterns that begin with '/' or '*'"},
+                {"[tenant x]\nmax = 1\n[gpumemd]\n", 2, "[tenant x] is nobody"},
+                {"[gpumemd]\n[tenant x]\n", 2, "[tenant x] is nobody"},
+                {"[tenant uid-5]\nunit = x\n", 2, "is the tenant of that user id already"},
+                {"[tenant uid-x]\nmax = 1\n", 2, "are those of user ids"},
+                {"[simulator]\ndevices = 17\n", 2, "a number from 1 to 16"},
+                {"[gpumemd]\n\n[tenants x]\n", 3, "unknown section [tenants x]"},
+                {"[gpumemd]\n\n[tenants x]\nmin = 1\n", 3, "unknown section"},
                 {"driver = cuda\n", 1, "before any section"},
                 {"[gpumemd]\ndriver = guess\n", 2, "cuda or simulated"},
                 {"[gpumemd]\nlog_level = loud\n", 2, "error, warning, info or debug"},
@@ -221,6 +336,8 @@ int main(void)
         static const struct unit_test tests[] = {
                 {"defaults", test_defaults},
                 {"every key", test_everything},
+                {"tenants", test_tenants},
+                {"drop-ins", test_drop_ins},
                 {"what is refused, and how", test_refused},
                 {"a long line", test_long_line},
                 {"too many devices", test_too_many_devices},
