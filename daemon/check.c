@@ -177,7 +177,8 @@ static void check_sessions(struct check *check)
 static void check_tenants(struct check *check)
 {
         struct device *device = check->device;
-        uint64_t scrubbing = 0, releasing = 0, granted = 0, draining = 0, wanted = 0, held = 0;
+        uint64_t scrubbing = 0, releasing = 0, granted = 0, draining = 0, wanted = 0, held = 0,
+                 withheld = 0;
 
         list_for_each(node, &device->tenants)
         {
@@ -191,6 +192,7 @@ static void check_tenants(struct check *check)
                 draining += part->draining;
                 wanted += part->wanted;
                 held += part->held;
+                withheld += part->withheld.bytes;
         }
         compare(check, "frames being scrubbed", scrubbing, device->table.works[FRAME_SCRUBBING]);
         compare(check, "frames being released", releasing, device->table.works[FRAME_RELEASING]);
@@ -198,6 +200,7 @@ static void check_tenants(struct check *check)
         compare(check, "draining frames of tenants", draining,
                 device->table.states[FRAME_DRAINING]);
         compare(check, "frames waited for by tenants", wanted, device->queue.frames);
+        compare(check, "withheld bytes of tenants", withheld, device->withheld.bytes);
         compare(check, "grants held back by limits", held, device->queue.held_count);
 }
 
@@ -284,6 +287,14 @@ static void check_accounts(struct check *check)
                                 bytes += charge->bytes;
                                 charges++;
                         }
+                }
+                list_for_each(other, &tenant->devices)
+                {
+                        const struct charge *charge =
+                                &list_entry(other, struct tenant_device, tenant_link)->withheld;
+
+                        bytes += charge->bytes;
+                        charges += charge->account != NULL;
                 }
                 if (bytes != tenant->account.bytes || charges != tenant->account.charges)
                         problem(check,

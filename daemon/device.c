@@ -287,7 +287,6 @@ int device_new(struct device **out, struct daemon *daemon, unsigned index)
         device->daemon = daemon;
         device->index = index;
         device->memory.driver = daemon->driver_use;
-        atomic_init(&device->measured_free_bytes, UINT64_MAX);
 
         r = open_device(device);
         if (r < 0) {

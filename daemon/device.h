@@ -16,7 +16,6 @@
 #ifndef GPUMEMD_DEVICE_H
 #define GPUMEMD_DEVICE_H
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <systemd/sd-event.h>
@@ -26,6 +25,7 @@
 #include "daemon/frame_memory.h"
 #include "daemon/list.h"
 #include "daemon/tenant.h"
+#include "daemon/withheld.h"
 #include "daemon/worker.h"
 
 struct daemon;
@@ -62,6 +62,7 @@ struct device {
 
         uint64_t total_bytes;   /* what the driver says the device has */
         uint64_t outside_bytes; /* in use outside the daemon when it was last measured */
+        struct withheld withheld;
         uint64_t granularity;
         struct frame_memory memory;
         uint64_t mapped_bytes; /* size of the direct map's reservation; 0: none */
@@ -73,9 +74,6 @@ struct device {
         struct worker *creator, *scrubber;
         sd_event_source *creator_source, *scrubber_source;
         CUstream scrub_stream; /* the scrubber's */
-        bool measure_again;    /* the creator's: its last try found no memory */
-        /* What the creator last measured as free; UINT64_MAX: nothing new. */
-        _Atomic uint64_t measured_free_bytes;
 
         uint32_t watermark_low, watermark_high; /* of the fresh pool, frames */
         bool refilling;                         /* between falling under low and reaching high */

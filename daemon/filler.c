@@ -20,36 +20,26 @@ static int creator_start(void *userdata)
         return driver_errno(device->memory.driver->ctx_set_current(device->memory.context));
 }
 
-/* Others came or went: how much is free is worth asking. */
-static void measure_free(struct device *device)
-{
-        size_t free_bytes, total_bytes;
-
-        if (device->memory.driver->mem_get_info(&free_bytes, &total_bytes) == CUDA_SUCCESS)
-                atomic_store(&device->measured_free_bytes, free_bytes);
-}
-
-static void create(struct device *device, struct frame *frame, uint32_t number)
-{
-        bool exhausted = frame_memory_create(&device->memory, frame, number) == FRAME_EXHAUSTED;
-
-        if (exhausted || device->measure_again)
-                measure_free(device);
-        device->measure_again = exhausted;
-}
-
 static void creator_run(void *userdata, const uint32_t *numbers, size_t count)
 {
         struct device *device = userdata;
 
         for (size_t i = 0; i < count; i++) {
                 struct frame *frame = &device->table.frames[numbers[i]];
+                struct tenant_device *tenant = frame->work == FRAME_CREATING ? NULL : frame->tenant;
 
+                withheld_before(device, tenant);
                 if (frame->work == FRAME_CREATING)
-                        create(device, frame, numbers[i]);
+                        frame_memory_create(&device->memory, frame, numbers[i]);
                 else
                         frame_memory_release(&device->memory, frame, numbers[i]);
+                withheld_after(device, tenant, frame);
         }
+}
+
+static bool creator_idle(void *userdata)
+{
+        return withheld_idle(userdata);
 }
 
 static int scrubber_start(void *userdata)
@@ -205,7 +195,8 @@ static void on_released(struct device *device, uint32_t number)
         if (tenant)
                 tenant->releasing--;
         if (frame->outcome == FRAME_DONE) {
-                charge_refund(&frame->charge);
+                if (tenant)
+                        withheld_add(tenant, &frame->charge);
                 frame->tenant = NULL;
                 frame_set_state(&device->table, number, FRAME_FREE);
                 frame_list_append(&device->table, &device->free, number);
@@ -219,21 +210,6 @@ static void on_released(struct device *device, uint32_t number)
                 tenant_forget(tenant->tenant);
 }
 
-/* What the daemon does not have and nobody can have is in use outside it. (Frames under way are
- * counted as they will be; the next measurement puts that right.) */
-static void account_outside(struct device *device)
-{
-        uint64_t free_bytes = atomic_exchange(&device->measured_free_bytes, UINT64_MAX);
-        uint64_t ours = (uint64_t)(device->table.count - device->table.states[FRAME_FREE]) *
-                        device->table.frame_bytes;
-
-        if (free_bytes == UINT64_MAX)
-                return;
-        device->outside_bytes = device->total_bytes > free_bytes + ours
-                                        ? device->total_bytes - free_bytes - ours
-                                        : 0;
-}
-
 static int on_creator_done(sd_event_source *source, int fd, uint32_t revents, void *userdata)
 {
         struct device *device = userdata;
@@ -244,6 +220,7 @@ static int on_creator_done(sd_event_source *source, int fd, uint32_t revents, vo
         (void)fd;
         (void)revents;
         worker_collect(device->creator, &done);
+        withheld_take(device);
         while ((number = frame_list_pop(&device->table, &done)) != FRAME_NONE) {
                 enum frame_work work = (enum frame_work)device->table.frames[number].work;
 
@@ -253,7 +230,7 @@ static int on_creator_done(sd_event_source *source, int fd, uint32_t revents, vo
                 else
                         on_released(device, number);
         }
-        account_outside(device);
+        withheld_apply(device);
         grant_run(device);
         filler_run(device);
         daemon_check_ready(device->daemon);
@@ -448,6 +425,16 @@ static void release_idle(struct device *device, uint64_t frames, const struct te
         }
 }
 
+/* Frames that are fresh or on their way to it: created, released, released and about to be
+ * measured.
+ */
+static uint64_t coming_frames(const struct device *device)
+{
+        return (uint64_t)device->fresh.count + device->table.works[FRAME_CREATING] +
+               device->table.works[FRAME_RELEASING] +
+               device->withheld.unmeasured / device->table.frame_bytes;
+}
+
 /* For whoever waits first: what others returned is released, even if they wait themselves, behind
  * it (else two could wait for each other's). */
 static void release_for_waiting(struct device *device, uint64_t missing)
@@ -456,13 +443,11 @@ static void release_for_waiting(struct device *device, uint64_t missing)
                 list_entry(device->queue.waits.next, struct grant_wait, link);
         const struct tenant_device *tenant = first->session->allotment;
         uint64_t own = idle_frames(tenant) + tenant->scrubbing;
-        uint64_t coming = (uint64_t)device->fresh.count + device->table.works[FRAME_CREATING] +
-                          device->table.works[FRAME_RELEASING];
+        uint64_t coming = coming_frames(device);
 
         if (missing > coming) {
                 release_idle(device, missing - coming, tenant, false);
-                coming = (uint64_t)device->fresh.count + device->table.works[FRAME_CREATING] +
-                         device->table.works[FRAME_RELEASING];
+                coming = coming_frames(device);
         }
         if (first->frames > own + coming)
                 release_idle(device, first->frames - own - coming, tenant, true);
@@ -487,7 +472,10 @@ void filler_run(struct device *device)
                         goal = missing;
         }
         if (device->backoff_until_ns == 0) {
-                while (coming < goal && device->free.count > 0) {
+                /* What is withheld uses up the room that free frames stand for. */
+                uint64_t kept = withheld_frames_at_most(device);
+
+                while (coming < goal && device->free.count > kept) {
                         uint32_t number = frame_list_pop(table, &device->free);
 
                         frame_set_work(table, number, FRAME_CREATING);
@@ -507,7 +495,8 @@ bool filler_is_settled(const struct device *device)
         if (device->state == DEVICE_LOST || device->backoff_until_ns != 0)
                 return true;
         return device->fresh.count >= device->watermark_high ||
-               (device->free.count == 0 && device->table.works[FRAME_CREATING] == 0);
+               (device->free.count <= withheld_frames(device) &&
+                device->table.works[FRAME_CREATING] == 0);
 }
 
 /* --- start and stop --- */
@@ -532,6 +521,7 @@ int filler_start(struct device *device)
                 .userdata = device,
                 .start = creator_start,
                 .run = creator_run,
+                .idle = creator_idle,
         };
         const struct worker_work scrubber = {
                 .name = "gpumemd-scrub",
@@ -543,6 +533,9 @@ int filler_start(struct device *device)
         };
         int r;
 
+        r = withheld_start(device);
+        if (r < 0)
+                return r;
         r = sd_event_add_time(device->daemon->event, &device->backoff_timer, CLOCK_MONOTONIC, 0,
                               1000, on_backoff_over, device);
         if (r < 0)
@@ -563,4 +556,5 @@ void filler_stop(struct device *device)
         device->scrubber_source = sd_event_source_disable_unref(device->scrubber_source);
         device->creator = worker_free(device->creator);
         device->scrubber = worker_free(device->scrubber);
+        withheld_stop(device);
 }

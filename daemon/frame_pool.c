@@ -14,6 +14,14 @@ bool frame_pool_has(const struct device *device, const struct tenant_device *ten
                (fresh == 0 || fresh <= tenant_device_may_charge(tenant));
 }
 
+/* Free frames that memory can be had for. */
+static uint64_t free_frames(const struct device *device)
+{
+        uint64_t frames = device->table.states[FRAME_FREE], kept = withheld_frames(device);
+
+        return frames > kept ? frames - kept : 0;
+}
+
 uint64_t frame_pool_supply(const struct device *device)
 {
         const struct frame_table *table = &device->table;
@@ -24,7 +32,7 @@ uint64_t frame_pool_supply(const struct device *device)
         frames = (uint64_t)table->states[FRAME_FRESH] + table->states[FRAME_READY] +
                  table->states[FRAME_DIRTY];
         if (device->backoff_until_ns == 0)
-                frames += table->states[FRAME_FREE];
+                frames += free_frames(device);
         else
                 frames += table->works[FRAME_CREATING];
         return frames;
@@ -65,6 +73,7 @@ uint32_t frame_pool_grant(struct device *device, struct tenant_device *tenant,
         }
         tenant->granted += frames;
         object->session->frames += frames;
+        object->session->held = true;
         return ready;
 }
 

@@ -18,6 +18,7 @@
 #include "daemon/session.h"
 #include "daemon/state.h"
 #include "daemon/tenant.h"
+#include "daemon/tenant_holder.h"
 #include "libclient/wire/wire.h"
 
 /* A socket's queue holds fewer small packets than this. */
@@ -353,6 +354,8 @@ static void become_dead(struct session *session)
         daemon->sessions_count--;
         if (daemon->reaper)
                 sd_event_source_set_enabled(daemon->reaper, SD_EVENT_ONESHOT);
+        if (session->held && !identity_has_exited(&session->identity))
+                tenant_add_holder(session->tenant, &session->identity);
         leave_tenant(session);
         tenant_forget(session->tenant);
         session->tenant = NULL;
@@ -646,6 +649,7 @@ int session_restore_consume_fd(struct session **out, struct daemon *daemon, stru
         session->hello_timer = sd_event_source_disable_unref(session->hello_timer);
         session->tenant = tenant;
         session->counted = true;
+        session->held = true; /* as far as is known */
         tenant->sessions++;
         session->device = device;
         session->state = SESSION_OPEN;

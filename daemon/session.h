@@ -73,6 +73,7 @@ struct session {
 
         struct object_table objects;
         uint64_t frames;            /* granted, all objects together */
+        bool held;                  /* there were any, ever */
         struct frame_list draining; /* after closing */
         struct grant_wait wait;
 

@@ -11,6 +11,7 @@
 #include "daemon/identity.h"
 #include "daemon/state.h"
 #include "daemon/tenant.h"
+#include "daemon/tenant_holder.h"
 
 int tenant_get_named(struct tenant **out, struct daemon *daemon, const char *name)
 {
@@ -33,6 +34,7 @@ int tenant_get_named(struct tenant **out, struct daemon *daemon, const char *nam
         snprintf(tenant->name, sizeof(tenant->name), "%s", name);
         tenant->max_bytes = rule ? rule->max_bytes : TENANT_NO_LIMIT;
         list_init(&tenant->devices);
+        list_init(&tenant->holders);
         list_append(&daemon->tenants, &tenant->link);
         *out = tenant;
         return 0;
@@ -88,6 +90,10 @@ void tenant_forget(struct tenant *tenant)
 {
         if (tenant->sessions > 0 || !account_is_balanced(&tenant->account))
                 return;
+        list_for_each(node,
+                      &tenant->devices) if (list_entry(node, struct tenant_device, tenant_link)
+                                                    ->unmeasured > 0) return;
+        tenant_forget_holders(tenant);
         list_for_each_safe(node, &tenant->devices)
         {
                 struct tenant_device *part = list_entry(node, struct tenant_device, tenant_link);
@@ -148,5 +154,7 @@ uint64_t tenant_device_may_hold(const struct tenant_device *part)
 
 uint64_t tenant_device_may_charge(const struct tenant_device *part)
 {
-        return room(part, tenant_device_charged(part));
+        uint64_t unmeasured = part->unmeasured / part->device->table.frame_bytes;
+
+        return room(part, tenant_device_charged(part) + unmeasured);
 }

@@ -41,7 +41,16 @@ struct tenant {
         struct account account;     /* all devices together */
         uint32_t sessions;          /* those whose process lives, closed ones included */
         struct list devices;        /* struct tenant_device */
+        struct list holders;        /* tenant_holder.c */
+        uint32_t holders_count;
+        bool holders_uncounted; /* there are more than can be watched */
         struct log_limit misbehaviour;
+};
+
+/* What measuring says of a tenant's releases, in bytes. */
+struct withheld_measure {
+        uint64_t released; /* so much of what was released is covered */
+        uint64_t back;     /* and so much of that is free */
 };
 
 /* What a tenant has on one device besides what its objects hold. Counts are frames. */
@@ -60,9 +69,13 @@ struct tenant_device {
         bool stuck;               /* scratch of grant.c: one of them was passed over */
         uint64_t reclaim_next_ns; /* its sessions are not asked to give back before */
 
-        struct charge withheld;     /* bytes released and not seen to be free again */
+        struct charge withheld;     /* bytes released that did not become free */
+        uint64_t unmeasured;        /* bytes released that no measurement has covered yet */
         uint64_t withheld_since_ns; /* since there are any */
+        uint64_t withheld_session;  /* the newest session when there were last more of them */
         uint64_t orphaned_ns;       /* since when nobody is known who could hold them; 0: not */
+        struct withheld_measure measured; /* withheld.c's mutex; from the creator's thread */
+        struct withheld_measure taken;    /* those that the loop has got */
 };
 
 /* The tenant of a client, made if need be. 0 or -ENOMEM. */

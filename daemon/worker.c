@@ -19,6 +19,7 @@ struct worker {
         struct frame_list todo;     /* mutex */
         struct frame_list finished; /* mutex */
         bool waiting;               /* mutex: the thread sleeps on `changed` */
+        bool idled;                 /* mutex: idle() has run since there was something to do */
         bool stopping;              /* mutex */
         bool started;               /* mutex */
         int start_error;            /* mutex */
@@ -36,6 +37,18 @@ static size_t take_batch(struct worker *worker, uint32_t *numbers)
         return count;
 }
 
+static void run_idle(struct worker *worker)
+{
+        bool look;
+
+        worker->idled = true;
+        pthread_mutex_unlock(&worker->mutex);
+        look = worker->work.idle(worker->work.userdata);
+        pthread_mutex_lock(&worker->mutex);
+        if (look)
+                eventfd_write(worker->fd, 1);
+}
+
 static void *worker_main(void *argument)
 {
         struct worker *worker = argument;
@@ -51,6 +64,10 @@ static void *worker_main(void *argument)
                 bool first;
 
                 while (!worker->stopping && worker->todo.count == 0) {
+                        if (worker->work.idle && !worker->idled) {
+                                run_idle(worker);
+                                continue;
+                        }
                         worker->waiting = true;
                         pthread_cond_wait(&worker->changed, &worker->mutex);
                         worker->waiting = false;
@@ -58,6 +75,7 @@ static void *worker_main(void *argument)
                 if (worker->stopping)
                         break;
                 count = take_batch(worker, numbers);
+                worker->idled = false;
                 pthread_mutex_unlock(&worker->mutex);
 
                 worker->work.run(worker->work.userdata, numbers, count);
@@ -114,6 +132,7 @@ int worker_new(struct worker **out, struct frame_table *table, const struct work
         if (!worker)
                 return -ENOMEM;
         worker->table = table;
+        worker->idled = true;
         worker->work = *work;
         worker->fd = -1;
         frame_list_init(&worker->todo);
@@ -175,6 +194,14 @@ void worker_push(struct worker *worker, uint32_t number)
         pthread_mutex_unlock(&worker->mutex);
         if (wake)
                 pthread_cond_signal(&worker->changed);
+}
+
+void worker_poke(struct worker *worker)
+{
+        pthread_mutex_lock(&worker->mutex);
+        worker->idled = false;
+        pthread_mutex_unlock(&worker->mutex);
+        pthread_cond_signal(&worker->changed);
 }
 
 void worker_collect(struct worker *worker, struct frame_list *done)

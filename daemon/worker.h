@@ -10,6 +10,7 @@
 #ifndef GPUMEMD_WORKER_H
 #define GPUMEMD_WORKER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -29,6 +30,9 @@ struct worker_work {
         int (*start)(void *userdata);
         void (*run)(void *userdata, const uint32_t *numbers, size_t count);
         void (*stop)(void *userdata);
+        /* When nothing is left to do, once after the last batch and after worker_poke(). True makes
+         * worker_fd() readable. May be NULL. */
+        bool (*idle)(void *userdata);
 };
 
 /* 0 or negative errno. `table` must outlive the worker. Signals are blocked in the thread. */
@@ -40,6 +44,9 @@ struct worker *worker_free(struct worker *worker);
 
 /* Hands frames over. From the loop's thread. */
 void worker_push(struct worker *worker, uint32_t number);
+
+/* Lets the thread run idle() as soon as it has nothing else to do. */
+void worker_poke(struct worker *worker);
 
 /* Moves what is done to `done` (an initialised list) and resets the eventfd. */
 void worker_collect(struct worker *worker, struct frame_list *done);

@@ -56,6 +56,11 @@ void worker_push(struct worker *worker, uint32_t number)
         eventfd_write(worker->fd, 1);
 }
 
+void worker_poke(struct worker *worker)
+{
+        eventfd_write(worker->fd, 1);
+}
+
 void worker_collect(struct worker *worker, struct frame_list *done)
 {
         uint32_t numbers[WORKER_BATCH_MAX];
@@ -72,6 +77,8 @@ void worker_collect(struct worker *worker, struct frame_list *done)
                 for (size_t i = 0; i < count; i++)
                         frame_list_append(worker->table, done, numbers[i]);
         }
+        if (worker->work.idle)
+                worker->work.idle(worker->work.userdata);
 }
 
 int worker_fd(const struct worker *worker)

@@ -127,8 +127,11 @@ void core_pretend_user(uid_t uid)
                 CU_ASSERT_EQUAL_FATAL(
                         tenant_device_get(&session->allotment, session->tenant, session->device),
                         0);
-        if (session->record)
+        if (session->record) {
                 session->record->tenant = session->tenant->number;
+                snprintf(session->record->tenant_name, sizeof(session->record->tenant_name), "%s",
+                         session->tenant->name);
+        }
         session->tenant->sessions++;
         before->sessions--;
         tenant_forget(before);

@@ -19,6 +19,7 @@ struct allocation {
 static struct {
         pthread_mutex_t mutex;
         uint32_t frames, outside;
+        uint32_t to_hold, held;
         uint32_t create_delay_ms;
         struct allocation allocations[FAKE_ALLOCATIONS_MAX];
         /* mapped_by[place]: index + 1 of the allocation mapped there */
@@ -131,9 +132,12 @@ static CUresult fake_total_mem(size_t *bytes, CUdevice device)
 
 static CUresult fake_mem_get_info(size_t *free_bytes, size_t *total)
 {
-        pthread_mutex_lock(&fake.mutex);
+        CUresult error = enter(FAKE_INFO);
+
+        if (error != CUDA_SUCCESS)
+                return leave(error);
         *total = fake.frames * FAKE_GRANULARITY;
-        *free_bytes = (fake.frames - fake.existing - fake.outside) * FAKE_GRANULARITY;
+        *free_bytes = (fake.frames - fake.existing - fake.outside - fake.held) * FAKE_GRANULARITY;
         return leave(CUDA_SUCCESS);
 }
 
@@ -216,7 +220,7 @@ static CUresult fake_create(CUmemGenericAllocationHandle *handle, size_t bytes,
                 return leave(error);
         if (bytes != FAKE_GRANULARITY)
                 return leave(misuse(CUDA_ERROR_INVALID_VALUE));
-        if (fake.existing + fake.outside >= fake.frames)
+        if (fake.existing + fake.outside + fake.held >= fake.frames)
                 return leave(CUDA_ERROR_OUT_OF_MEMORY);
         for (uint32_t i = 0; i < FAKE_ALLOCATIONS_MAX; i++) {
                 struct allocation *allocation = &fake.allocations[i];
@@ -244,6 +248,10 @@ static CUresult fake_release(CUmemGenericAllocationHandle handle)
                 misuse(CUDA_SUCCESS); /* the daemon always unmaps first, unless that failed */
         allocation->exists = false;
         fake.existing--;
+        if (fake.to_hold > 0) {
+                fake.to_hold--;
+                fake.held++;
+        }
         return leave(CUDA_SUCCESS);
 }
 
@@ -387,6 +395,7 @@ const struct driver *fake_driver_open(uint32_t frames)
         memset(fake.fail_times, 0, sizeof(fake.fail_times));
         fake.frames = frames;
         fake.outside = fake.create_delay_ms = 0;
+        fake.to_hold = fake.held = 0;
         fake.existing = fake.mappings = fake.reservations = fake.contexts = fake.misuses = 0;
         pthread_mutex_unlock(&fake.mutex);
         return &table;
@@ -451,6 +460,25 @@ void fake_driver_use_outside(uint32_t frames)
         pthread_mutex_lock(&fake.mutex);
         fake.outside = frames;
         pthread_mutex_unlock(&fake.mutex);
+}
+
+void fake_driver_hold(uint32_t frames)
+{
+        pthread_mutex_lock(&fake.mutex);
+        fake.to_hold = frames;
+        pthread_mutex_unlock(&fake.mutex);
+}
+
+void fake_driver_let_go(uint32_t frames)
+{
+        pthread_mutex_lock(&fake.mutex);
+        fake.held -= frames;
+        pthread_mutex_unlock(&fake.mutex);
+}
+
+uint32_t fake_driver_held(void)
+{
+        return read_counter(&fake.held);
 }
 
 void fake_driver_delay_create(uint32_t ms)

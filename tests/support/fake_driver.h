@@ -23,6 +23,7 @@ enum fake_call {
         FAKE_SYNCHRONIZE,
         FAKE_RESERVE,
         FAKE_CONTEXT,
+        FAKE_INFO, /* cuMemGetInfo */
         FAKE_CALL_COUNT,
 };
 
@@ -48,6 +49,13 @@ uint32_t fake_driver_misuses(void); /* wrong calls that a real driver would refu
 
 /* Memory used by somebody else: creating fails with OUT_OF_MEMORY as if it were there. */
 void fake_driver_use_outside(uint32_t frames);
+
+/* The memory of the next `frames` allocations that are released is not free after it: somebody else
+ * still maps it. */
+void fake_driver_hold(uint32_t frames);
+/* And now it is. */
+void fake_driver_let_go(uint32_t frames);
+uint32_t fake_driver_held(void);
 
 /* Creating takes this long. */
 void fake_driver_delay_create(uint32_t ms);

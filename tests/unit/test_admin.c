@@ -313,7 +313,7 @@ static void test_status(void)
 /* A process that is gone has no name, whatever its number names now. */
 static void test_session_of_the_dead(void)
 {
-        struct tenant tenant = {.uid = 1000, .name = "uid-1000"};
+        struct tenant tenant = {.name = "uid-0"};
         struct session session = {.number = 7, .state = SESSION_DRAINING, .tenant = &tenant};
         struct asking asking;
         struct world w;
