@@ -39,6 +39,7 @@ static void add_device(struct admin_reply *reply, json_object *list, const struc
         admin_add_int(reply, object, "total_bytes", device->total_bytes);
         admin_add_int(reply, object, "managed_bytes", device_managed_bytes(device));
         admin_add_int(reply, object, "outside_bytes", device->outside_bytes);
+        admin_add_int(reply, object, "withheld_bytes", device->withheld.bytes);
         admin_add_frame_states(reply, object, "frames", &device->table, 1);
         admin_add_int(reply, object, "sessions", device->sessions_count);
         admin_add_int(reply, object, "waiting_grants",
@@ -87,6 +88,13 @@ static int get_mem_info(struct varlink_call *call, json_object *parameters, void
         return admin_get_mem_info(call, parameters, admin->daemon);
 }
 
+static int list_tenants(struct varlink_call *call, json_object *parameters, void *userdata)
+{
+        struct admin *admin = userdata;
+
+        return admin_list_tenants(call, parameters, admin->daemon);
+}
+
 static int debug_check(struct varlink_call *call, json_object *parameters, void *userdata)
 {
         struct admin *admin = userdata;
@@ -123,6 +131,7 @@ static const struct varlink_method methods[] = {
         {"GetStatus", NULL, get_status},
         {"ListSessions", list_sessions_parameters, list_sessions},
         {"GetMemInfo", get_mem_info_parameters, get_mem_info},
+        {"ListTenants", NULL, list_tenants},
         {"DebugCheck", NULL, debug_check},
         {0},
 };

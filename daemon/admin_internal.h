@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the files of the admin interface share: admin.c (server, status, check), admin_memory.c,
- * admin_sessions.c (the methods of those names), admin_json.c (building replies).
+ * admin_sessions.c, admin_tenants.c (the methods of those names), admin_json.c (building replies).
  */
 #ifndef GPUMEMD_ADMIN_INTERNAL_H
 #define GPUMEMD_ADMIN_INTERNAL_H
@@ -46,8 +46,15 @@ void admin_append_text(struct admin_reply *reply, json_object *array, const char
 void admin_add_frame_states(struct admin_reply *reply, json_object *object, const char *key,
                             const struct frame_table *table, uint64_t factor);
 
+struct tenant_device;
+
+/* Fills an object of type TenantMemory. */
+void admin_add_tenant_memory(struct admin_reply *reply, json_object *object,
+                             const struct tenant_device *part);
+
 /* The methods; see io.gpumemd.varlink. @userdata is the struct admin's daemon. */
 int admin_get_mem_info(struct varlink_call *call, json_object *parameters, void *userdata);
 int admin_list_sessions(struct varlink_call *call, json_object *parameters, void *userdata);
+int admin_list_tenants(struct varlink_call *call, json_object *parameters, void *userdata);
 
 #endif

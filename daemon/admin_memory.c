@@ -8,23 +8,6 @@
 #include "daemon/device.h"
 #include "daemon/tenant.h"
 
-static void add_tenant(struct admin_reply *reply, json_object *list,
-                       const struct tenant_device *part, uint64_t frame_bytes)
-{
-        json_object *object = admin_append_object(reply, list);
-        uint64_t dirty = (uint64_t)part->dirty.count + part->scrubbing;
-        uint64_t charged =
-                part->granted + part->draining + part->ready.count + dirty + part->releasing;
-
-        admin_add_text(reply, object, "tenant", part->tenant->name);
-        admin_add_int(reply, object, "charged_bytes", charged * frame_bytes);
-        admin_add_int(reply, object, "granted_bytes", part->granted * frame_bytes);
-        admin_add_int(reply, object, "draining_bytes", part->draining * frame_bytes);
-        admin_add_int(reply, object, "ready_bytes", part->ready.count * frame_bytes);
-        admin_add_int(reply, object, "dirty_bytes", dirty * frame_bytes);
-        admin_add_int(reply, object, "releasing_bytes", part->releasing * frame_bytes);
-}
-
 static void add_device(struct admin_reply *reply, json_object *list, const struct device *device)
 {
         json_object *object = admin_append_object(reply, list);
@@ -37,6 +20,7 @@ static void add_device(struct admin_reply *reply, json_object *list, const struc
         admin_add_int(reply, object, "total_bytes", device->total_bytes);
         admin_add_int(reply, object, "managed_bytes", device_managed_bytes(device));
         admin_add_int(reply, object, "outside_bytes", device->outside_bytes);
+        admin_add_int(reply, object, "withheld_bytes", device->withheld.bytes);
         admin_add_frame_states(reply, object, "frames", &device->table, 1);
         admin_add_frame_states(reply, object, "bytes", &device->table, frame_bytes);
         admin_add_int(reply, object, "fresh_low_frames", device->watermark_low);
@@ -44,8 +28,8 @@ static void add_device(struct admin_reply *reply, json_object *list, const struc
         tenants = admin_add_array(reply, object, "tenants");
         list_for_each(node, &device->tenants)
         {
-                add_tenant(reply, tenants, list_entry(node, struct tenant_device, device_link),
-                           frame_bytes);
+                admin_add_tenant_memory(reply, admin_append_object(reply, tenants),
+                                        list_entry(node, struct tenant_device, device_link));
         }
 }
 

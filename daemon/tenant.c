@@ -13,19 +13,26 @@
 #include "daemon/tenant.h"
 #include "daemon/tenant_holder.h"
 
+struct tenant *tenant_find(struct daemon *daemon, const char *name)
+{
+        list_for_each(node, &daemon->tenants)
+        {
+                struct tenant *tenant = list_entry(node, struct tenant, link);
+
+                if (strcmp(tenant->name, name) == 0)
+                        return tenant;
+        }
+        return NULL;
+}
+
 int tenant_get_named(struct tenant **out, struct daemon *daemon, const char *name)
 {
         const struct tenant_rule *rule = tenant_rules_find(&daemon->config.tenants, name);
-        struct tenant *tenant;
+        struct tenant *tenant = tenant_find(daemon, name);
 
-        list_for_each(node, &daemon->tenants)
-        {
-                tenant = list_entry(node, struct tenant, link);
-                if (strcmp(tenant->name, name) == 0) {
-                        *out = tenant;
-                        return 0;
-                }
-        }
+        *out = tenant;
+        if (tenant)
+                return 0;
         tenant = calloc(1, sizeof(*tenant));
         if (!tenant)
                 return -ENOMEM;

@@ -89,6 +89,9 @@ int tenant_get_named(struct tenant **out, struct daemon *daemon, const char *nam
  * records contradict each other). */
 int tenant_restore(struct tenant **out, struct daemon *daemon, const struct state_session *old);
 
+/* NULL: there is none of that name. */
+struct tenant *tenant_find(struct daemon *daemon, const char *name);
+
 /* Its part on a device, made if need be. 0 or -ENOMEM. */
 int tenant_device_get(struct tenant_device **out, struct tenant *tenant, struct device *device);
 

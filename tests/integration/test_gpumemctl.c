@@ -332,6 +332,9 @@ static void test_idle(void)
         CU_ASSERT_EQUAL(result.status, 0);
         CU_ASSERT_STRING_EQUAL(result.output, "no sessions\n");
         free(result.output);
+        result = ctl(daemon, "tenants", NULL);
+        CU_ASSERT_EQUAL(result.status, 0);
+        free(result.output);
         result = ctl(daemon, "meminfo", NULL);
         CU_ASSERT_EQUAL(result.status, 0);
         CU_ASSERT(has(result.output, "no tenant holds memory"));
@@ -478,6 +481,7 @@ static void test_definition(void)
                 {"ListSessions", "{\"after\":0}", NULL},
                 {"ListSessions", "{\"after\":9223372036854775807}", NULL},
                 {"GetMemInfo", NULL, NULL},
+                {"ListTenants", NULL, NULL},
                 {"GetMemInfo", "{\"device\":\"none\"}", "DeviceNotFound"},
                 {"DebugCheck", NULL, NULL},
         };

@@ -54,14 +54,15 @@ static int check(enum varlink_part part, const char *name, const char *json)
 
 #define TENANT                                                                                     \
         "\"tenant\":\"a\",\"charged_bytes\":1,\"granted_bytes\":1,\"draining_bytes\":0,"           \
-        "\"ready_bytes\":0,\"dirty_bytes\":0,\"releasing_bytes\":0"
+        "\"ready_bytes\":0,\"dirty_bytes\":0,\"releasing_bytes\":0,"                               \
+        "\"withheld_bytes\":0"
 #define STATES                                                                                     \
         "{\"free\":1,\"fresh\":1,\"granted\":1,\"dirty\":1,\"ready\":1,\"draining\":1,"            \
         "\"quarantined\":1}"
-#define MEMORY(bytes, tenants)                                                                     \
-        "{\"devices\":[{\"uuid\":\"a\",\"name\":\"b\",\"frame_bytes\":" bytes                      \
-        ",\"total_bytes\":1,\"managed_bytes\":1,\"outside_bytes\":1,\"frames\":" STATES            \
-        ",\"bytes\":" STATES                                                                       \
+#define MEMORY(bytes, tenants)                                                                               \
+        "{\"devices\":[{\"uuid\":\"a\",\"name\":\"b\",\"frame_bytes\":" bytes                                \
+        ",\"total_bytes\":1,\"managed_bytes\":1,\"withheld_bytes\":1,\"outside_bytes\":1,\"frames\":" STATES \
+        ",\"bytes\":" STATES                                                                                 \
         ",\"fresh_low_frames\":1,\"fresh_high_frames\":1,\"tenants\":[" tenants "]}]}"
 
 /* The definition parses, and the checker of the integration tests can say no. */

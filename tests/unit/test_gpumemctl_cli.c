@@ -324,6 +324,7 @@ static void test_timeout(void)
 #define DEVICE                                                                                     \
         "\"uuid\":\"GPU-1\",\"name\":\"simulated\",\"frame_bytes\":2097152,"                       \
         "\"total_bytes\":134217728,\"managed_bytes\":67108864,\"outside_bytes\":0,"                \
+        "\"withheld_bytes\":0,"                                                                    \
         "\"frames\":" FRAMES
 
 static const char status_answer[] =
@@ -461,7 +462,8 @@ static void test_meminfo(void)
                              ",\"fresh_low_frames\":4,\"fresh_high_frames\":8,\"tenants\":[{"
                              "\"tenant\":\"uid-1000\",\"charged_bytes\":37748736,\"granted_bytes\":"
                              "33554432,\"ready_bytes\":2097152,\"dirty_bytes\":2097152,"
-                             "\"draining_bytes\":0,\"releasing_bytes\":0}]}]}}";
+                             "\"draining_bytes\":0,\"releasing_bytes\":0,"
+                             "\"withheld_bytes\":1048576}]}]}}";
         struct stand_in s;
         struct result result;
 
@@ -475,9 +477,35 @@ static void test_meminfo(void)
         CU_ASSERT(has(result.out, "GPU-1 (simulated)\n"));
         CU_ASSERT(has(result.out, "  granted       32 MiB  16 frames  held by sessions\n"));
         CU_ASSERT(has(result.out, "filled below 4, up to 8\n"));
+        CU_ASSERT(
+                has(result.out,
+                    "  TENANT    CHARGED  GRANTED  READY  DIRTY  DRAINING  RELEASING  WITHHELD\n"
+                    "  uid-1000   36 MiB   32 MiB  2 MiB  2 MiB       0 B        0 B     1 MiB\n"));
+        result_free(&result);
+}
+
+static void test_tenants(void)
+{
+        struct result result = ask(
+                "tenants",
+                "{\"parameters\":{\"complete\":true,\"tenants\":[{\"tenant\":\"chat\",\"max_bytes\":"
+                "2097152,\"charged_bytes\":2097152,\"sessions\":2,\"devices\":[{\"device\":\"GPU-1\","
+                "\"memory\":{\"tenant\":\"chat\",\"charged_bytes\":2097152,\"granted_bytes\":1048576,"
+                "\"ready_bytes\":0,\"dirty_bytes\":0,\"draining_bytes\":0,\"releasing_bytes\":0,"
+                "\"withheld_bytes\":1048576},\"available_bytes\":0,\"waiting_grants\":1}]},"
+                "{\"tenant\":\"idle\",\"charged_bytes\":0,\"sessions\":0,\"devices\":[]}]}}");
+
+        CU_ASSERT_EQUAL(result.status, CTL_OK);
         CU_ASSERT(has(result.out,
-                      "  TENANT    CHARGED  GRANTED  READY  DIRTY  DRAINING  RELEASING\n"
-                      "  uid-1000   36 MiB   32 MiB  2 MiB  2 MiB       0 B        0 B\n"));
+                      "TENANT  SESSIONS  DEVICE    MAX  CHARGED  GRANTED  READY  DIRTY  "
+                      "DRAINING  RELEASING  WITHHELD  AVAILABLE  WAITING\n"
+                      "chat           2  GPU-1   2 MiB    2 MiB    1 MiB    0 B    0 B  "
+                      "     0 B        0 B     1 MiB        0 B        1\n"
+                      "idle           0  -         max        -"));
+        result_free(&result);
+
+        result = ask("tenants", "{\"parameters\":{\"tenants\":[],\"complete\":false}}");
+        CU_ASSERT_STRING_EQUAL(result.out, "no tenants\n(and more)\n");
         result_free(&result);
 }
 
@@ -601,6 +629,7 @@ int main(void)
         CU_add_test(suite, "ps", test_ps);
         CU_add_test(suite, "ps in a circle", test_ps_in_a_circle);
         CU_add_test(suite, "meminfo", test_meminfo);
+        CU_add_test(suite, "tenants", test_tenants);
         CU_add_test(suite, "debug check", test_check);
         CU_add_test(suite, "errors of the daemon", test_errors);
         CU_add_test(suite, "answers that make no sense", test_nonsense);

@@ -29,6 +29,7 @@ struct ctl_context {
 enum ctl_outcome ctl_command_status(struct ctl_context *context);
 enum ctl_outcome ctl_command_ps(struct ctl_context *context);
 enum ctl_outcome ctl_command_meminfo(struct ctl_context *context);
+enum ctl_outcome ctl_command_tenants(struct ctl_context *context);
 enum ctl_outcome ctl_command_debug_check(struct ctl_context *context);
 
 /* For the commands: write @object as JSON. */

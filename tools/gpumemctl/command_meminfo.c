@@ -12,8 +12,9 @@ static const struct ctl_column untitled_columns[] = {
         {"", false}, {"", true}, {"", true}, {"", false}, {NULL, false}};
 
 static const struct ctl_column tenant_columns[] = {
-        {"TENANT", false}, {"CHARGED", true},  {"GRANTED", true},   {"READY", true},
-        {"DIRTY", true},   {"DRAINING", true}, {"RELEASING", true}, {NULL, false},
+        {"TENANT", false},   {"CHARGED", true},  {"GRANTED", true},
+        {"READY", true},     {"DIRTY", true},    {"DRAINING", true},
+        {"RELEASING", true}, {"WITHHELD", true}, {NULL, false},
 };
 
 /* The states of a frame in the order of its life, and what each means. */
@@ -48,6 +49,8 @@ static void add_memory(struct ctl_reader *reader, struct ctl_table *table, json_
 
         add_size(reader, table, "total", device, "total_bytes", "what the driver says it has");
         add_size(reader, table, "outside", device, "outside_bytes", "used by others");
+        add_size(reader, table, "withheld", device, "withheld_bytes",
+                 "returned, but still mapped by somebody");
         add_size(reader, table, "managed", device, "managed_bytes", "what gpumemd may use");
         add_size(reader, table, "frame", device, "frame_bytes", "smallest unit handed out");
         for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++) {
@@ -70,7 +73,8 @@ static void add_memory(struct ctl_reader *reader, struct ctl_table *table, json_
 static void add_tenants(struct ctl_reader *reader, struct ctl_table *table, json_object *device)
 {
         static const char *const keys[] = {"charged_bytes", "granted_bytes",  "ready_bytes",
-                                           "dirty_bytes",   "draining_bytes", "releasing_bytes"};
+                                           "dirty_bytes",   "draining_bytes", "releasing_bytes",
+                                           "withheld_bytes"};
         json_object *tenants = ctl_read_array(reader, device, "tenants");
         char number[CTL_NUMBER_MAX];
 
