@@ -207,7 +207,19 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TEST_ARCHIVES)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $< -Wl,--start-group $(TEST_ARCHIVES) -Wl,--end-group -lcunit $(LIBS_SYSTEMD) $(LIBS_JSON) $(LIBS_INIH) -ldl -lm
 
 TESTS := $(if $(ABI_OBJS),$(BUILD)/tests/unit/test_cuda_abi) $(UNIT_TESTS) $(INTEGRATION_TESTS)
-tests: $(TESTS) $(HELPERS)
+TESTS += $(BUILD)/cuda-conformance
+tests: $(TESTS) $(HELPERS) $(BUILD)/tests/libopaque-driver.so
+
+# The simulator with descriptors that say nothing about the memory.
+$(BUILD)/tests/libopaque-driver.so: $(call objs,tests/opaque) $(BUILD)/libcuda-sim.so
+	$(say) LD $@
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_LDFLAGS) -shared -Wl,--no-as-needed -o $@ $(call objs,tests/opaque) -L$(BUILD) -l:libcuda-sim.so -Wl,-rpath,'$$ORIGIN/..' -ldl
+
+# One test per documented behaviour of the driver, on the simulator here, on a GPU by tests/gpu/check.sh.
+$(BUILD)/cuda-conformance: $(call objs,tests/conformance) $(A_DRIVER)
+	$(say) LD $@
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ -ldl
 
 test: deps
 	$(Q)$(MAKE) --no-print-directory SAN='$(SAN)' products tests
