@@ -25,6 +25,7 @@ struct bench_options {
  */
 int bench_alloc(const struct bench_options *options, struct json_object *out);
 int bench_grant(const struct bench_options *options, struct json_object *out);
+int bench_restart(const struct bench_options *options, struct json_object *out);
 
 uint64_t bench_now_ns(void);
 

@@ -50,6 +50,8 @@ static int write_config(const struct bench_daemon *daemon,
                 daemon->client_socket, daemon->directory, (unsigned long long)options->frame_bytes,
                 options->fresh_frames, options->fresh_frames, strrchr(daemon->directory, '/') + 1,
                 (unsigned long long)options->memory_bytes);
+        if (options->granularity)
+                fprintf(file, "granularity = %llu\n", (unsigned long long)options->granularity);
         return fclose(file) == 0 ? 0 : -errno;
 }
 
@@ -105,6 +107,13 @@ int bench_daemon_start(struct bench_daemon *daemon, const struct bench_daemon_op
         snprintf(shm, sizeof(shm), "/dev/shm/%s", strrchr(daemon->directory, '/') + 1);
         setenv("GPUMEM_SIM_DIR", shm, 1);
         setenv("GPUMEM_SIM_MEMORY", memory, 1);
+        if (options->granularity) {
+                char granularity[32];
+
+                snprintf(granularity, sizeof(granularity), "%llu",
+                         (unsigned long long)options->granularity);
+                setenv("GPUMEM_SIM_GRANULARITY", granularity, 1);
+        }
         setenv("GPUMEM_SOCKET", daemon->client_socket, 1);
         if (access(library, R_OK) == 0) /* else installed: the loader finds it */
                 setenv("GPUMEM_SIM_LIBRARY", library, 1);
@@ -134,13 +143,30 @@ int bench_daemon_start(struct bench_daemon *daemon, const struct bench_daemon_op
         return error;
 }
 
+pid_t bench_daemon_pid(const struct bench_daemon *daemon)
+{
+        char path[64];
+        FILE *file;
+        int pid = 0;
+
+        snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)daemon->pid,
+                 (int)daemon->pid);
+        file = fopen(path, "re");
+        if (!file)
+                return 0;
+        if (fscanf(file, "%d", &pid) != 1)
+                pid = 0;
+        fclose(file);
+        return pid;
+}
+
 void bench_daemon_settle(const struct bench_daemon *daemon)
 {
         uint64_t deadline = bench_now_ns() + UINT64_C(1000000000);
         struct timespec before = {0}, now;
         clockid_t clock;
 
-        if (clock_getcpuclockid(daemon->pid, &clock) != 0)
+        if (clock_getcpuclockid(bench_daemon_pid(daemon), &clock) != 0)
                 return;
         while (bench_now_ns() < deadline && clock_gettime(clock, &now) == 0) {
                 if (now.tv_sec == before.tv_sec && now.tv_nsec - before.tv_nsec < 50000)

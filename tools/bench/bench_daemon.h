@@ -10,13 +10,14 @@
 struct bench_daemon {
         char directory[64]; /* empty: nothing to clean up */
         char client_socket[96];
-        pid_t pid; /* 0: not running */
+        pid_t pid; /* of the keeper, which starts and restarts the daemon; 0: not running */
 };
 
 struct bench_daemon_options {
         const char *build; /* where gpumemd and libcuda-sim.so lie */
         uint64_t memory_bytes;
         uint64_t frame_bytes;
+        uint64_t granularity;  /* of the simulated driver; 0: its default */
         uint32_t fresh_frames; /* kept ready, so that a grant waits for no creation */
 };
 
@@ -24,6 +25,9 @@ struct bench_daemon_options {
  * that the simulated driver opened here is the same device. 0 or negative errno after saying why on
  * stderr. */
 int bench_daemon_start(struct bench_daemon *daemon, const struct bench_daemon_options *options);
+
+/* The daemon that runs now; 0: there is none at the moment. */
+pid_t bench_daemon_pid(const struct bench_daemon *daemon);
 
 /* Waits until the daemon has used no CPU for a few milliseconds (scrubbing done), at most a second.
  */
