@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # The main job, shown and checked: two inference engines on one simulated GPU that is too small for the
 # static reservation of either, both producing exactly what an engine without paging produces; then one of two
-# is killed half-way, its memory comes back, and the other finishes untouched. Exit 0 only if all of it held.
+# is killed half-way, its memory comes back, and the other finishes untouched; then the daemon itself is killed under
+# both, again and again, and they write the same text. Exit 0 only if all of it held.
 set -euo pipefail
 
 build=${GPUMEM_BUILD:-build}
@@ -87,12 +88,15 @@ EOF
 "$build/gpumemd" --config "$work/gpumemd.conf" 2>"$work/gpumemd.log" &
 daemon=$!
 is_up() { ctl status >/dev/null 2>&1; }
+# What was started is the keeper; the daemon is its child, this one or another.
+daemon_process() { awk '{ print $1 }' "/proc/$daemon/task/$daemon/children"; }
 if ! wait_until 20 is_up; then
         say "gpumemd did not start:"
         cat "$work/gpumemd.log"
         exit 1
 fi
 ctl status
+first_daemon=$(daemon_process)
 managed=$(ctl status --json | jq '.devices[0].managed_bytes')
 
 # --- what is right --------------------------------------------------------------------------------
@@ -119,6 +123,7 @@ done
 check "engine north: every token equals the reference's" reap "${engines[0]}"
 check "engine south: every token equals the reference's" reap "${engines[1]}"
 engines=()
+cp "$work/north.txt" "$work/before.txt"
 check "both were connected at the same time" test "$together" -ge 2
 [ ! -e "$work/ps" ] || { say; sed 's/^/  /' "$work/ps"; }
 
@@ -159,7 +164,37 @@ check "the survivor finished, every token equal to the reference's" reap "${engi
 engines=()
 check "all memory is back" wait_until 5 test_nothing_granted
 check "gpumemctl debug check: everything adds up" ctl debug check
-check "the daemon is still the same process" kill -0 "$daemon"
+is_same() { [ "$(daemon_process)" = "$first_daemon" ]; }
+check "the daemon is still the same process" is_same
+
+# --- the daemon itself -----------------------------------------------------------------------------
+title "The daemon is killed under both engines"
+engine north --expect "$work/reference.json" --step-delay-ms 5
+engine south --expect "$work/reference.json" --step-delay-ms 5
+two_at_work() { [ "$(sessions 2>/dev/null || echo 0)" -ge 2 ] && [ "$(granted 2>/dev/null || echo 0)" -gt 0 ]; }
+check "both engines are at work" wait_until 30 two_at_work
+kills=0
+while [ "$kills" -lt 5 ]; do
+        last=$(daemon_process)
+        kill -KILL "$last"
+        is_another() { [ -n "$(daemon_process)" ] && [ "$(daemon_process)" != "$last" ] && is_up; }
+        start=$(date +%s%N)
+        wait_until 10 is_another || break
+        kills=$((kills + 1))
+        say "           process $last killed, process $(daemon_process) answers after $((($(date +%s%N) - start) / 1000000)) ms, the asking included"
+        kill -0 "${engines[0]}" 2>/dev/null && kill -0 "${engines[1]}" 2>/dev/null || break
+        sleep 0.3
+done
+check "five daemons were killed and five took over" test "$kills" -eq 5
+check "both engines are still at work" kill -0 "${engines[@]}"
+ctl ps | sed 's/^/  /'
+check "engine north: every token equals the reference's" reap "${engines[0]}"
+check "engine south: every token equals the reference's" reap "${engines[1]}"
+engines=()
+is_same_text() { cmp "$work/north.txt" "$work/before.txt" && cmp "$work/south.txt" "$work/before.txt"; }
+check "the text of both is, byte for byte, the one from before" is_same_text
+check "all memory is back" wait_until 5 test_nothing_granted
+check "gpumemctl debug check: everything adds up" ctl debug check
 kill -TERM "$daemon"
 check "the daemon stopped cleanly" reap "$daemon"
 daemon=""
