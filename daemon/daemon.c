@@ -247,7 +247,8 @@ int daemon_new_with_keeper(struct daemon **out, const struct config *config, int
         r = open_devices(daemon);
         if (r < 0)
                 goto fail;
-        r = raise_descriptor_limit(daemon, 0);
+        /* (How many descriptors a given driver's exports take is its own matter.) */
+        r = driver ? 0 : raise_descriptor_limit(daemon, 0);
         if (r < 0)
                 goto fail;
         r = take_over(daemon);

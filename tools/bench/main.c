@@ -20,6 +20,10 @@ static const struct {
          "a grant of 1 and of 64 frames over a bare socket round trip with as many descriptors and mmaps"},
         {"restart", bench_restart,
          "8 engines on 2,000 frames while the daemon is killed 100 times: what changed, was lost, stalled"},
+        {"frames", bench_frames,
+         "the daemon's bookkeeping for 131,072 frames on a driver that does nothing: bytes, and the cost of a grant over that with 1,024"},
+        {"clients", bench_clients,
+         "1,000 clients connect, take and return frames: errors, and what is left of them"},
 };
 
 static void usage(FILE *to)
