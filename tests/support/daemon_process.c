@@ -206,6 +206,18 @@ static int wait_until_ready(struct daemon_process *process)
         return -ETIMEDOUT;
 }
 
+static int spawn(struct daemon_process *process, const char *program)
+{
+        process->pid = fork();
+        if (process->pid < 0) {
+                process->pid = 0;
+                return -errno;
+        }
+        if (process->pid == 0)
+                run_daemon(process, program);
+        return wait_until_ready(process);
+}
+
 static int launch(struct daemon_process *process, const struct daemon_options *options)
 {
         char program[PATH_MAX];
@@ -219,14 +231,17 @@ static int launch(struct daemon_process *process, const struct daemon_options *o
         r = write_config(process, options);
         if (r < 0)
                 return r;
-        process->pid = fork();
-        if (process->pid < 0) {
-                process->pid = 0;
-                return -errno;
-        }
-        if (process->pid == 0)
-                run_daemon(process, program);
-        return wait_until_ready(process);
+        return spawn(process, program);
+}
+
+int daemon_process_restart(struct daemon_process *process)
+{
+        char program[PATH_MAX];
+        int r = daemon_process_product("gpumemd", program, sizeof(program));
+
+        if (r == 0 && truncate(process->log, 0) < 0)
+                r = -errno;
+        return r < 0 ? r : spawn(process, program);
 }
 
 int daemon_process_start(struct daemon_process **out, const struct daemon_options *options)

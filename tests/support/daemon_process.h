@@ -40,6 +40,10 @@ struct daemon_process *daemon_process_free(struct daemon_process *process);
 /* SIGTERM and wait (at most 10 s, then SIGKILL): the wait status, or negative errno. */
 int daemon_process_stop(struct daemon_process *process);
 
+/* Starts it again, in the same directory with the same configuration, after it has ended in
+ * whatever way: as daemon_process_start(), with a new log. */
+int daemon_process_restart(struct daemon_process *process);
+
 /* Is it still running? */
 int daemon_process_alive(struct daemon_process *process);
 

@@ -96,6 +96,14 @@ static int take_reply(struct raw_client *client, struct wire_fds *set)
         return (int)error->code;
 }
 
+static void take_resumed(struct raw_client *client)
+{
+        const struct gpumem_message_event_resumed *event = (void *)client->message;
+
+        client->resumed_events++;
+        client->resumed_serial = event->serial;
+}
+
 int raw_receive(struct raw_client *client, uint32_t timeout_ms)
 {
         uint64_t deadline_ns = wire_deadline_ns(timeout_ms);
@@ -118,6 +126,8 @@ int raw_receive(struct raw_client *client, uint32_t timeout_ms)
                         client->reclaim_events++;
                 else if (header->type == GPUMEM_MESSAGE_EVENT_DEVICE)
                         client->device_events++;
+                else if (header->type == GPUMEM_MESSAGE_EVENT_RESUMED)
+                        take_resumed(client);
                 else
                         r = take_reply(client, &set);
                 wire_fds_deinit(&set);
@@ -144,6 +154,7 @@ int raw_hello(struct raw_client *client, const uint8_t uuid[16], uint64_t granul
                 .version_max = GPUMEM_PROTOCOL_VERSION_MAX,
                 .driver_kind = GPUMEM_DRIVER_SIMULATED,
                 .granularity = granularity,
+                .features = client->features,
         };
 
         wire_message_init(&hello, GPUMEM_MESSAGE_HELLO, 0);
@@ -248,6 +259,12 @@ int raw_parse_uuid(const char *text, uint8_t uuid[16])
 
 int raw_open(struct raw_client *client, const struct daemon_process *process, const char *name)
 {
+        return raw_open_with(client, process, name, 0);
+}
+
+int raw_open_with(struct raw_client *client, const struct daemon_process *process, const char *name,
+                  uint64_t features)
+{
         uint8_t uuid[16];
         char *reply;
         int r = daemon_process_call(process, "io.gpumemd.GetStatus", NULL, &reply);
@@ -262,6 +279,7 @@ int raw_open(struct raw_client *client, const struct daemon_process *process, co
         r = raw_connect(client, daemon_process_client_socket(process));
         if (r < 0)
                 return r;
+        client->features = features;
         r = raw_hello(client, uuid, 4096, name);
         if (r != 0)
                 raw_close(client);

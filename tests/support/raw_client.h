@@ -19,8 +19,10 @@ struct raw_client {
         _Alignas(8) unsigned char message[GPUMEM_MESSAGE_MAX]; /* the last reply */
         size_t length;
         char text[GPUMEM_TEXT_MAX]; /* of the last ERROR */
-        unsigned reclaim_events, device_events;
-        int keep_fds; /* keep the descriptors of the last grant in fds[] */
+        uint64_t features;          /* that raw_hello() offers */
+        unsigned reclaim_events, device_events, resumed_events;
+        uint32_t resumed_serial; /* of the last RESUMED */
+        int keep_fds;            /* keep the descriptors of the last grant in fds[] */
         uint32_t fds_count;
         int fds[GPUMEM_MESSAGE_FDS_MAX];
         /* In-process daemons: called while waiting for a reply; NULL for real ones. */
@@ -63,6 +65,9 @@ int raw_parse_uuid(const char *text, uint8_t uuid[16]);
 struct daemon_process;
 
 /* Asks a real daemon for its (first) device, connects and says hello: 0 or what went wrong. */
+/* The same, offering features. */
+int raw_open_with(struct raw_client *client, const struct daemon_process *process, const char *name,
+                  uint64_t features);
 int raw_open(struct raw_client *client, const struct daemon_process *process, const char *name);
 
 #endif
