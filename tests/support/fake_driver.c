@@ -273,6 +273,29 @@ static CUresult fake_export(void *shareable, CUmemGenericAllocationHandle handle
         return leave(CUDA_SUCCESS);
 }
 
+static CUresult fake_import(CUmemGenericAllocationHandle *handle, void *shareable,
+                            CUmemAllocationHandleType type)
+{
+        CUresult error = enter(FAKE_IMPORT);
+
+        (void)shareable;
+        if (error != CUDA_SUCCESS)
+                return leave(error);
+        if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+                return leave(misuse(CUDA_ERROR_INVALID_VALUE));
+        for (uint32_t i = 0; i < FAKE_ALLOCATIONS_MAX; i++) {
+                struct allocation *allocation = &fake.allocations[i];
+
+                if (allocation->exists)
+                        continue;
+                *allocation = (struct allocation){.exists = true, .handle = ++fake.next_handle};
+                *handle = allocation->handle;
+                fake.existing++;
+                return leave(CUDA_SUCCESS);
+        }
+        return leave(CUDA_ERROR_OUT_OF_MEMORY);
+}
+
 static CUresult fake_map(CUdeviceptr address, size_t bytes, size_t offset,
                          CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
@@ -311,14 +334,19 @@ static CUresult fake_set_access(CUdeviceptr address, size_t bytes,
                                 const CUmemAccessDesc *descriptions, size_t count)
 {
         CUresult error = enter(FAKE_SET_ACCESS);
-        uint32_t place = place_of(address, bytes);
 
         if (error != CUDA_SUCCESS)
                 return leave(error);
-        if (place == FAKE_ALLOCATIONS_MAX || !fake.mapped_by[place] || count != 1 ||
+        if (bytes == 0 || bytes % FAKE_GRANULARITY != 0 || count != 1 ||
             descriptions->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
                 return leave(misuse(CUDA_ERROR_INVALID_VALUE));
-        fake.allocations[fake.mapped_by[place] - 1].accessible = true;
+        for (size_t done = 0; done < bytes; done += FAKE_GRANULARITY) {
+                uint32_t place = place_of(address + done, FAKE_GRANULARITY);
+
+                if (place == FAKE_ALLOCATIONS_MAX || !fake.mapped_by[place])
+                        return leave(misuse(CUDA_ERROR_INVALID_VALUE));
+                fake.allocations[fake.mapped_by[place] - 1].accessible = true;
+        }
         return leave(CUDA_SUCCESS);
 }
 
@@ -377,6 +405,7 @@ static const struct driver table = {
         .mem_create = fake_create,
         .mem_release = fake_release,
         .mem_export_to_shareable_handle = fake_export,
+        .mem_import_from_shareable_handle = fake_import,
         .mem_map = fake_map,
         .mem_unmap = fake_unmap,
         .mem_set_access = fake_set_access,

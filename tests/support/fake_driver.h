@@ -23,7 +23,8 @@ enum fake_call {
         FAKE_SYNCHRONIZE,
         FAKE_RESERVE,
         FAKE_CONTEXT,
-        FAKE_INFO, /* cuMemGetInfo */
+        FAKE_IMPORT, /* of any descriptor: it counts as another's memory */
+        FAKE_INFO,   /* cuMemGetInfo */
         FAKE_CALL_COUNT,
 };
 
