@@ -5,7 +5,9 @@
 # "tests" and "asserts" rows are read; a plain "N passed, N failed[, N skipped]" line counts as well.
 set -u
 build=${GPUMEM_BUILD:-build}
-limit=${GPUMEM_TEST_LIMIT:-180}
+# Sanitizers slow programs down several times.
+case "$build" in *san-*) limit=900 ;; *) limit=180 ;; esac
+limit=${GPUMEM_TEST_LIMIT:-$limit}
 logs="$build/tests/logs"
 mkdir -p "$logs"
 export GPUMEM_BUILD="$build"
