@@ -155,6 +155,9 @@ $(eval $(call archive,$(A_BENCH),$(BENCH_OBJS)))
 $(eval $(call archive,$(A_SUPPORT),$(SUPPORT_OBJS)))
 
 # --- products ------------------------------------------------------------------------------------
+# Programs find our libraries (and dlopen the simulated driver) beside themselves or in ../lib, without ldconfig.
+RUNPATH := -Wl,-rpath,'$$ORIGIN' -Wl,-rpath,'$$ORIGIN/../lib'
+
 $(BUILD)/libcuda-sim.so: $(SIM_OBJS) | $(SIM_PROFILES)
 	$(say) LD $@
 	$(Q)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libcuda-sim.so -o $@ $^ -lrt -ldl
@@ -173,7 +176,7 @@ $(BUILD)/libgpumem.so: $(BUILD)/libgpumem.so.$(VERSION)
 
 $(BUILD)/gpumemd: $(BUILD)/obj/daemon/main.o $(A_DAEMON) $(A_DRIVER) $(A_WIRE)
 	$(say) LD $@
-	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_SYSTEMD) $(LIBS_JSON) $(LIBS_INIH) -ldl
+	$(Q)$(CC) $(ALL_LDFLAGS) $(RUNPATH) -o $@ $^ $(LIBS_SYSTEMD) $(LIBS_JSON) $(LIBS_INIH) -ldl
 
 $(BUILD)/gpumemd-keeper: $(BUILD)/obj/daemon/keeper/main.o $(A_KEEPER) $(A_WIRE)
 	$(say) LD $@
@@ -186,11 +189,11 @@ $(BUILD)/gpumemctl: $(BUILD)/obj/tools/gpumemctl/main.o $(A_CTL)
 # The reference engine is an ordinary user of the shared library (and of the driver table, as any CUDA program is of libcuda).
 $(BUILD)/gpumem-gen: $(BUILD)/obj/tools/gen/main.o $(A_GEN) $(A_DRIVER) $(A_KERNEL) $(BUILD)/libgpumem.so
 	$(say) LD $@
-	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter-out %.so,$^) -L$(BUILD) -lgpumem -Wl,-rpath,'$$ORIGIN' -Wl,-rpath,'$$ORIGIN/../lib' $(LIBS_JSON) -ldl -lm
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter-out %.so,$^) -L$(BUILD) -lgpumem $(RUNPATH) $(LIBS_JSON) -ldl -lm
 
 $(BUILD)/gpumem-bench: $(BUILD)/obj/tools/bench/main.o $(A_BENCH) $(A_CLIENT) $(A_DAEMON) $(A_DRIVER) $(A_WIRE) $(A_KERNEL)
 	$(say) LD $@
-	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_SYSTEMD) $(LIBS_JSON) $(LIBS_INIH) -ldl -lm
+	$(Q)$(CC) $(ALL_LDFLAGS) $(RUNPATH) -o $@ $^ $(LIBS_SYSTEMD) $(LIBS_JSON) $(LIBS_INIH) -ldl -lm
 
 # --- tests ---------------------------------------------------------------------------------------
 TEST_ARCHIVES := $(if $(SUPPORT_OBJS),$(A_SUPPORT)) $(A_GEN) $(A_CTL) $(A_CLIENT) $(A_DAEMON) $(A_KEEPER) $(A_DRIVER) $(A_WIRE) $(A_KERNEL)
@@ -241,7 +244,9 @@ $(BUILD)/man/%: %.scd
 
 .PHONY: pkgconfig
 pkgconfig: $(BUILD)/gpumem.pc
-$(BUILD)/gpumem.pc: libclient/gpumem.pc.in Makefile
+# Always made: it holds PREFIX, which may differ from the last call's.
+$(BUILD)/gpumem.pc: libclient/gpumem.pc.in FORCE
+	@mkdir -p $(@D)
 	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@VERSION@|$(VERSION)|g' $< > $@
 
 include tools/install.mk

@@ -30,7 +30,11 @@ trap cleanup EXIT
 trap 'exit 130' INT TERM
 
 say() { printf '%s\n' "$*"; }
-title() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+bold="" dim="" plain=""
+if [ -t 1 ] && [ "${TERM:-dumb}" != dumb ]; then
+        bold=$'\033[1m' dim=$'\033[2m' plain=$'\033[0m'
+fi
+title() { printf '\n%s%s%s\n' "$bold" "$*" "$plain"; }
 # check DESCRIPTION COMMAND...: one claim of the demo.
 check() {
         local what=$1
@@ -140,7 +144,7 @@ check "not even one static reservation would fit" test "$static" -gt "$managed"
 check "both engines together stayed within the device" test "$peak" -le "$managed"
 
 title "What they wrote (engine north)"
-jq -r '.prompts[] | select(.prompt_tokens < 30) | "  \(.prompt)\u001b[2m\(.text | gsub("\n"; " "))\u001b[0m"' "$work/north.json" | sed -n 1,6p
+jq -r --arg dim "$dim" --arg plain "$plain" '.prompts[] | select(.prompt_tokens < 30) | "  \(.prompt)\($dim)\(.text | gsub("\n"; " "))\($plain)"' "$work/north.json" | sed -n 1,6p
 
 # --- a crash ---------------------------------------------------------------------------------------
 title "One engine is killed half-way"

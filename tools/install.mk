@@ -22,6 +22,7 @@ install: build
 	done
 	$(Q)ln -sf libgpumem.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libgpumem.so.$(SOVERSION)
 	$(Q)ln -sf libgpumem.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libgpumem.so
+	$(Q)if [ -z '$(DESTDIR)' ] && [ "$$(id -u)" = 0 ]; then ldconfig; fi
 
 # The configuration file is the administrator's once it is there: it stays.
 uninstall:

@@ -211,6 +211,9 @@ int bench_alloc(const struct bench_options *options, struct json_object *out)
                                        json_object_new_double(figures.random_p99));
                 json_object_object_add(entry, "touch_ns",
                                        json_object_new_double(figures.touch_median));
+                json_object_object_add(
+                        entry, "random_over_touch",
+                        json_object_new_double(figures.random_median / figures.touch_median));
                 json_object_array_add(list, entry);
                 lifo = larger(lifo, figures.lifo_median);
                 random = larger(random, figures.random_median);
