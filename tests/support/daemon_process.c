@@ -78,10 +78,12 @@ static void remove_abandoned(void)
 
         while (parent && (entry = readdir(parent))) {
                 char path[sizeof(PARENT) + sizeof(entry->d_name) + 1];
+                char after;
                 int pid;
 
-                if (sscanf(entry->d_name, PREFIX "%d-", &pid) != 1 || pid <= 0 ||
-                    kill(pid, 0) == 0 || errno != ESRCH)
+                /* (A random name may begin with digits as well: the dash tells.) */
+                if (sscanf(entry->d_name, PREFIX "%d%c", &pid, &after) != 2 || after != '-' ||
+                    pid <= 0 || kill(pid, 0) == 0 || errno != ESRCH)
                         continue;
                 snprintf(path, sizeof(path), PARENT "/%s", entry->d_name);
                 nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
