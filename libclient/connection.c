@@ -241,6 +241,11 @@ static int receive(struct client_connection *connection, int flags)
         wire_fds_deinit(&connection->fds);
         r = wire_receive(connection->fd, connection->message, sizeof(*connection->message),
                          &connection->fds, &length, flags);
+        /* Said once when the peer has closed without reading everything; what it sent before is
+         * still there. */
+        if (r == -ECONNRESET)
+                r = wire_receive(connection->fd, connection->message, sizeof(*connection->message),
+                                 &connection->fds, &length, flags);
         if (r == -EAGAIN)
                 return 1;
         if (r == 0)
@@ -371,6 +376,25 @@ static int refused(const struct gpumem_message_error *error)
         return client_error(code, "%s", *error->text ? error->text : "gpumemd gives no reason");
 }
 
+/* The daemon has closed, and the request was not sent. Why is in the socket if it turned the
+ * session away: the ERROR's code; GPUMEM_E_DOWN otherwise. The connection is down either way. */
+static int last_words(struct client_connection *connection, uint32_t serial)
+{
+        for (;;) {
+                int r = receive(connection, MSG_DONTWAIT);
+
+                if (r != 0) {
+                        set_down(connection);
+                        return r < 0 ? r : down_error();
+                }
+                if (connection->message->header.type != GPUMEM_MESSAGE_ERROR ||
+                    connection->message->header.serial != serial)
+                        continue;
+                set_down(connection);
+                return refused(&connection->message->error);
+        }
+}
+
 int client_connection_exchange(struct client_connection *connection,
                                struct gpumem_message_header *request, uint32_t extra_ms)
 {
@@ -394,6 +418,8 @@ int client_connection_exchange(struct client_connection *connection,
                 connection->serial = before;
                 return client_error(GPUMEM_E_TIMEOUT, "gpumemd does not read its socket");
         }
+        if (r == -EPIPE || r == -ECONNRESET)
+                return last_words(connection, request->serial);
         if (r < 0) {
                 set_down(connection);
                 return client_error(GPUMEM_E_DOWN, "cannot write to gpumemd: %s", strerror(-r));

@@ -321,6 +321,55 @@ static void test_threads(void)
         close_pair(&peer);
 }
 
+/* A peer that does not read: what could not be sent was not asked, so its serial comes again. */
+static void test_queue_full(void)
+{
+        unsigned char filler[sizeof(struct gpumem_message_header)] = {0};
+        struct peer peer;
+        uint64_t bytes;
+        int filled = 0;
+
+        open_pair(&peer, 50);
+        while (send(peer.connection.fd, filler, sizeof(filler), MSG_DONTWAIT) > 0)
+                filled++;
+        CU_ASSERT_EQUAL(ask(&peer, &bytes), GPUMEM_E_TIMEOUT);
+        CU_ASSERT_STRING_EQUAL(gpumem_error_message(), "gpumemd does not read its socket");
+        CU_ASSERT_EQUAL(peer.connection.serial, 0);
+        for (int i = 0; i < filled; i++)
+                CU_ASSERT_EQUAL(recv(peer.fd, filler, sizeof(filler), 0), sizeof(filler));
+        send_meminfo_reply(peer.fd, 1, 9);
+        CU_ASSERT_EQUAL(ask(&peer, &bytes), 0);
+        CU_ASSERT_EQUAL(bytes, 9);
+        CU_ASSERT_EQUAL(read_serial(peer.fd), 1);
+        close_pair(&peer);
+}
+
+/* The daemon turns a session away: it says why and closes, before or after HELLO could be sent. */
+static void test_turned_away(void)
+{
+        for (int unread = 0; unread < 2; unread++) {
+                struct gpumem_message_error error = {.code = -GPUMEM_E_LIMIT};
+                struct peer peer;
+                uint64_t bytes;
+
+                open_pair(&peer, 1000);
+                strcpy(error.text, "too many sessions");
+                wire_message_init(&error, GPUMEM_MESSAGE_ERROR, 1);
+                CU_ASSERT_EQUAL(wire_send(peer.fd, &error, sizeof(error), 0), 0);
+                /* Closing with something unread resets the connection, which hides what was said
+                 * from those who give up at the first error. */
+                if (unread)
+                        CU_ASSERT_EQUAL(send(peer.connection.fd, "x", 1, 0), 1);
+                close(peer.fd);
+                peer.fd = -1;
+                CU_ASSERT_EQUAL(ask(&peer, &bytes), GPUMEM_E_LIMIT);
+                CU_ASSERT_STRING_EQUAL(gpumem_error_message(), "too many sessions");
+                CU_ASSERT(client_connection_is_down(&peer.connection));
+                CU_ASSERT_EQUAL(ask(&peer, &bytes), GPUMEM_E_DOWN);
+                close_pair(&peer);
+        }
+}
+
 static void test_connect_path(void)
 {
         struct client_connection connection;
@@ -348,6 +397,8 @@ int main(void)
         CU_add_test(suite, "C14 late replies", test_late);
         CU_add_test(suite, "C14 turns have deadlines", test_turn_deadline);
         CU_add_test(suite, "four threads", test_threads);
+        CU_add_test(suite, "C14 what was not sent was not asked", test_queue_full);
+        CU_add_test(suite, "turned away", test_turned_away);
         CU_add_test(suite, "paths", test_connect_path);
         CU_basic_set_mode(CU_BRM_VERBOSE);
         CU_basic_run_tests();
