@@ -72,7 +72,6 @@ int kv_copy_page(struct gpumem_kv *kv, uint32_t from, uint32_t to, gpumem_stream
                 if (result != CUDA_SUCCESS)
                         return client_error_driver(driver, result, "cuMemcpyDtoDAsync");
         }
-        kv->copies++;
         return 0;
 }
 
@@ -210,6 +209,7 @@ static void fill(struct gpumem_batch *batch, const gpumem_seq *seqs, const uint3
                 struct sequence *sequence = sequence_find(&kv->sequences, seqs[i]);
 
                 sequence->batch = batch->pin;
+                sequence->last_pin = batch->pin;
                 batch->handles[i] = seqs[i];
                 kv_len[i] = sequence->tokens;
                 indptr[i + 1] = indptr[i] + sequence->pages_count;
@@ -244,6 +244,7 @@ static int commit(struct gpumem_batch *batch, const gpumem_seq *seqs, const uint
                 r = kv_copy_page(kv, copy->from, copy->to, stream);
         }
         if (r == 0) {
+                kv->copies += count;
                 for (uint32_t i = 0; i < count; i++)
                         sequence_copy_done(table, &copies[i], batch->pin);
                 fill(batch, seqs, tokens_each);
@@ -321,6 +322,7 @@ GPUMEM_API int gpumem_batch_begin(struct gpumem_kv *kv, const gpumem_seq *seqs, 
         CONTEXT_SCOPE(scope, kv->session->driver, kv->session->context);
         if (scope.result != CUDA_SUCCESS)
                 return client_error_driver(kv->session->driver, scope.result, "cuCtxPushCurrent");
+        grower_batch_boundary(kv);
         pthread_mutex_lock(&kv->lock);
         kv_touch(kv);
         kv_poll(kv);

@@ -45,7 +45,8 @@ static int fetch_frames(struct gpumem_buffer *buffer, uint64_t frames, uint64_t 
 
                         asked = true;
                         if (grower_reclaim(buffer->session, NULL,
-                                           frames * buffer->session->hello.frame_bytes) > 0 ||
+                                           frames * buffer->session->hello.frame_bytes,
+                                           deadline_ns > 0) > 0 ||
                             deadline_ns > 0)
                                 continue;
                         return client_message_restore(r, &why);

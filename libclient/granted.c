@@ -275,7 +275,7 @@ int granted_request(struct gpumem *session, uint64_t object, uint32_t sets, uint
                         return client_error_prefix(
                                 GPUMEM_E_AGAIN,
                                 "not waiting for memory while this session holds %u pins",
-                                atomic_load(&session->pins));
+                                session_pins(session));
                 left_ms = (deadline_ns - now + 999999) / 1000000;
                 r = request_once(session, object, sets, frames,
                                  left_ms < SLICE_MS ? (uint32_t)left_ms : SLICE_MS, list);

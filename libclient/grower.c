@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "libclient/error.h"
-#include "libclient/kv.h"
+#include "libclient/kv_evacuate.h"
 
 #define MS UINT64_C(1000000)
 
@@ -17,6 +17,9 @@
 #define RECLAIM_PAUSE_MS   1000 /* after memory was asked back */
 #define SOCKET_PAUSE_MS    10   /* after the socket woke us for somebody else's reply */
 #define SLEEP_MAX_MS       1000
+#define WANTED_MS          400 /* a reclaim event holds good: whoever waits longer asks again */
+#define WANTED_PAUSE_MS    20
+#define BOUNDARY_UNITS_MAX 8 /* emptied before one batch: it waits for the copies */
 
 void grower_init(struct grower *grower)
 {
@@ -126,12 +129,15 @@ static uint64_t trim_idle(struct gpumem_kv *kv, uint64_t now)
         if (kv->active)
                 next = sooner(kv->last_use_ns, kv->window_ns) + period;
         pthread_mutex_unlock(&kv->lock);
-        if (units > 0)
+        if (units == UINT64_MAX)
+                kv_shrink(kv, units, &bytes);
+        else if (units > 0)
                 kv_give_back(kv, units, &bytes);
         return next;
 }
 
-uint64_t grower_reclaim(struct gpumem *session, const struct gpumem_kv *except, uint64_t bytes)
+uint64_t grower_reclaim(struct gpumem *session, const struct gpumem_kv *except, uint64_t bytes,
+                        bool evacuate)
 {
         uint64_t got = 0;
 
@@ -149,11 +155,54 @@ uint64_t grower_reclaim(struct gpumem *session, const struct gpumem_kv *except, 
                 pthread_mutex_lock(&kv->lock);
                 kv->fetch_not_before_ns = wire_now_ns() + RECLAIM_PAUSE_MS * MS;
                 pthread_mutex_unlock(&kv->lock);
-                if (units > 0)
+                if (units > 0 && evacuate)
+                        kv_shrink(kv, units, &given);
+                else if (units > 0)
                         kv_give_back(kv, units, &given);
                 got += given;
         }
         return got;
+}
+
+void grower_batch_boundary(struct gpumem_kv *kv)
+{
+        struct grower *grower = &kv->session->grower;
+        uint64_t wanted = atomic_load(&grower->wanted_bytes), units;
+        uint32_t emptied;
+        bool busy;
+
+        if (wanted == 0 || wire_now_ns() >= atomic_load(&grower->wanted_until_ns))
+                return;
+        pthread_mutex_lock(&kv->lock);
+        kv_poll(kv);
+        busy = pin_outstanding(&kv->pins) > 0;
+        pthread_mutex_unlock(&kv->lock);
+        if (busy)
+                return;
+        units = (wanted - 1) / kv->geometry.unit_bytes + 1;
+        if (units > BOUNDARY_UNITS_MAX)
+                units = BOUNDARY_UNITS_MAX;
+        /* A failure is one of the device, and the batch's to tell. */
+        kv_evacuate(kv, units, &emptied);
+        if (emptied > 0)
+                grower_wake(grower);
+}
+
+/* Gives back what has become empty since memory was asked back. Returns when to look again. */
+static uint64_t serve_wanted(struct gpumem *session)
+{
+        struct grower *grower = &session->grower;
+        uint64_t wanted = atomic_load(&grower->wanted_bytes), got, now = wire_now_ns();
+
+        if (wanted == 0)
+                return UINT64_MAX;
+        got = grower_reclaim(session, NULL, wanted, false);
+        if (got >= wanted || now >= atomic_load(&grower->wanted_until_ns)) {
+                atomic_store(&grower->wanted_bytes, 0);
+                return UINT64_MAX;
+        }
+        atomic_store(&grower->wanted_bytes, wanted - got);
+        return now + WANTED_PAUSE_MS * MS;
 }
 
 static void serve_events(struct gpumem *session)
@@ -164,8 +213,15 @@ static void serve_events(struct gpumem *session)
                 return;
         if (events.device_state != 0)
                 atomic_store(&session->device_state, events.device_state);
-        if (events.reclaim)
-                grower_reclaim(session, NULL, events.reclaim_bytes);
+        if (events.reclaim) {
+                uint64_t got = grower_reclaim(session, NULL, events.reclaim_bytes, true);
+
+                if (got >= events.reclaim_bytes)
+                        return;
+                atomic_store(&session->grower.wanted_until_ns, wire_now_ns() + WANTED_MS * MS);
+                atomic_store(&session->grower.wanted_bytes, events.reclaim_bytes - got);
+                grower_wake(&session->grower);
+        }
 }
 
 /* Everything there is to do now. Returns when there may be more. */
@@ -174,6 +230,7 @@ static uint64_t work(struct gpumem *session)
         uint64_t next = UINT64_MAX;
 
         serve_events(session);
+        next = serve_wanted(session);
         for (struct gpumem_kv *kv = session_next_pool(session, NULL); kv;
              kv = session_next_pool(session, kv)) {
                 uint64_t now = wire_now_ns();

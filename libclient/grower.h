@@ -8,8 +8,10 @@
  * Per pool, while it is in use: empty units plus ready ones are kept at reserve_units; when the
  * daemon has none to give, the next attempt waits a while. Units beyond the reserve that were empty
  * for all of the last idle_trim_ms are given back; all empty ones, the reserve included, when the
- * pool had no batch for that long. On a reclaim event empty units go at once, and the reserve is
- * not fetched again for a second.
+ * pool had no batch for that long, and then sparse units are evacuated and given back as well. On a
+ * reclaim event empty units go at once, then sparse ones, and the reserve is not fetched again for
+ * a second. What is still wanting then, because batches hold the sparse units' pages, is moved as
+ * the next batches begin.
  */
 #ifndef LIBCLIENT_GROWER_H
 #define LIBCLIENT_GROWER_H
@@ -28,6 +30,8 @@ struct grower {
         atomic_bool stop;
         atomic_bool woken; /* wake_fd was written and not read since */
         bool running;
+        atomic_ullong wanted_bytes; /* asked back and not given yet */
+        atomic_ullong wanted_until_ns;
 };
 
 void grower_init(struct grower *grower);
@@ -44,8 +48,15 @@ void grower_wake(struct grower *grower);
 int grower_safe_point(struct gpumem *session);
 
 /* Gives back up to `bytes` (0: all) of what is idle in the session's pools, `except` left alone,
- * and fetches no reserves for a while. Returns what went. Call without locks. */
+ * and fetches no reserves for a while. `evacuate`: sparse units, too, which takes some copying.
+ * Returns what went. Call without locks. */
 struct gpumem_kv;
-uint64_t grower_reclaim(struct gpumem *session, const struct gpumem_kv *except, uint64_t bytes);
+uint64_t grower_reclaim(struct gpumem *session, const struct gpumem_kv *except, uint64_t bytes,
+                        bool evacuate);
+
+/* A batch of this pool is about to begin. If memory is wanted and nothing of the pool is in use
+ * now, empties a few of its sparse units; the session's thread gives them back. Call without
+ * locks, with the context current. */
+void grower_batch_boundary(struct gpumem_kv *kv);
 
 #endif

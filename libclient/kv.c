@@ -8,7 +8,7 @@
 
 #include "libclient/batch.h"
 #include "libclient/error.h"
-#include "libclient/kv.h"
+#include "libclient/kv_evacuate.h"
 
 #define DEFAULT_IDLE_TRIM_MS 2000
 
@@ -52,6 +52,7 @@ static void discard(struct gpumem_kv *kv)
 {
         if (!kv->units_stuck)
                 address_space_deinit(&kv->space);
+        kv_evacuate_deinit(kv);
         for (uint32_t unit = 0; kv->units && unit < kv->geometry.layout.units_max; unit++)
                 free(kv->units[unit].frames);
         free(kv->units);
@@ -350,7 +351,7 @@ GPUMEM_API int gpumem_kv_trim(struct gpumem_kv *kv, uint64_t *bytes)
         r = kv_check(kv);
         if (r < 0)
                 return r;
-        r = kv_give_back(kv, UINT64_MAX, &given);
+        r = kv_shrink(kv, UINT64_MAX, &given);
         if (bytes)
                 *bytes = given;
         return r;

@@ -31,6 +31,7 @@ enum kv_unit_state {
 
 struct kv_unit {
         enum kv_unit_state state;
+        bool publishable;       /* others may come to read it: never evacuated */
         struct granted *frames; /* mapped or leaving */
 };
 
@@ -66,7 +67,10 @@ struct gpumem_kv {
         uint64_t fetch_not_before_ns; /* the grower leaves the daemon alone until then */
         uint32_t fetch_pause_ms;
 
+        CUstream evacuation_stream; /* made when first needed */
+
         uint64_t granted_bytes_peak, units_grown, units_returned, grow_waits, copies;
+        uint64_t pages_moved;
 
         atomic_int kernel_error;    /* -errno of a kernel that failed, until batch_begin tells */
         atomic_uint kernels_queued; /* host functions that have not run yet */

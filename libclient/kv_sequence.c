@@ -110,6 +110,8 @@ static int copy_now(struct gpumem_kv *kv, const struct page_copy *copy, gpumem_s
         if (r < 0) {
                 sequence_copy_undo(&kv->sequences, copy, pin);
         } else {
+                kv->copies++;
+                copy->sequence->last_pin = pin;
                 sequence_copy_done(&kv->sequences, copy, pin);
                 /* If the event cannot be recorded the stream has been waited for: the copy is
                  * done, or the device is lost and will say so. */

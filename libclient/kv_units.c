@@ -186,6 +186,9 @@ int kv_provide(struct gpumem_kv *kv, uint64_t pages, uint64_t deadline_ns, bool 
         if (page_allocator_free(&kv->pages) >= pages)
                 return 0;
         kv_poll(kv);
+        /* Who needs pages comes before who would give units back. */
+        if (page_allocator_free(&kv->pages) < pages && kv->pages.pages_closed > 0)
+                page_allocator_open_all(&kv->pages);
         r = 0;
         while (page_allocator_free(&kv->pages) < pages && r == 0)
                 r = map_one(kv);
@@ -229,7 +232,8 @@ int kv_provide(struct gpumem_kv *kv, uint64_t pages, uint64_t deadline_ns, bool 
                 struct client_message why = client_message_keep();
 
                 /* What this session has lying idle elsewhere comes first. */
-                if (grower_reclaim(kv->session, kv, units * kv->geometry.unit_bytes) > 0 ||
+                if (grower_reclaim(kv->session, kv, units * kv->geometry.unit_bytes,
+                                   deadline_ns > 0) > 0 ||
                     deadline_ns > 0)
                         r = kv_fetch(kv, units, deadline_ns, &got);
                 else

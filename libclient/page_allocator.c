@@ -202,6 +202,56 @@ int page_allocator_remove_unit(struct page_allocator *allocator, uint32_t unit)
         return 0;
 }
 
+int page_allocator_close_unit(struct page_allocator *allocator, uint32_t unit)
+{
+        struct page_unit *entry;
+
+        if (unit >= allocator->units_max)
+                return -EINVAL;
+        entry = page_allocator_unit(allocator, unit);
+        if (entry->bucket == PAGE_BUCKET_ABSENT)
+                return -ENOENT;
+        if (entry->bucket == PAGE_BUCKET_CLOSED)
+                return -EALREADY;
+        if (entry->held == 0)
+                return -EINVAL;
+        if (entry->bucket != PAGE_BUCKET_UNLISTED)
+                list_remove(allocator, entry);
+        entry->bucket = PAGE_BUCKET_CLOSED;
+        allocator->pages_closed += allocator->pages_per_unit - entry->held;
+        return 0;
+}
+
+void page_allocator_open_unit(struct page_allocator *allocator, uint32_t unit)
+{
+        struct page_unit *entry = page_allocator_unit(allocator, unit);
+
+        if (entry->bucket != PAGE_BUCKET_CLOSED)
+                return;
+        allocator->pages_closed -= allocator->pages_per_unit - entry->held;
+        list_insert(allocator, unit, entry, bucket_for(allocator, entry->held));
+}
+
+void page_allocator_open_all(struct page_allocator *allocator)
+{
+        for (uint32_t unit = 0; unit < allocator->units_max && allocator->pages_closed > 0; unit++)
+                page_allocator_open_unit(allocator, unit);
+}
+
+uint32_t page_allocator_unit_used(const struct page_allocator *allocator, uint32_t unit)
+{
+        struct page_unit *entry = page_allocator_unit(allocator, unit);
+        uint32_t used = 0;
+
+        if (entry->bucket == PAGE_BUCKET_ABSENT)
+                return 0;
+        for (uint32_t i = 0; i < allocator->groups; i++)
+                used += (uint32_t)__builtin_popcountll(
+                        page_allocator_group(allocator, entry, i)->used);
+        /* Bits beyond the unit's pages are set in the last group. */
+        return used - (allocator->groups * 64 - allocator->pages_per_unit);
+}
+
 uint32_t page_allocator_empty_unit(const struct page_allocator *allocator)
 {
         return allocator->heads[PAGE_BUCKET_EMPTY];
@@ -272,6 +322,18 @@ int page_allocator_reference(struct page_allocator *allocator, uint32_t page)
         return 0;
 }
 
+/* A closed unit has one page less; the last one opens it. Rare, so out of the way of the rest. */
+static __attribute__((noinline)) void freed_in_closed(struct page_allocator *allocator,
+                                                      const struct place *place)
+{
+        allocator->pages_closed++;
+        if (place->entry->held > 0)
+                return;
+        allocator->pages_closed -= allocator->pages_per_unit;
+        allocator->units_empty++;
+        list_insert(allocator, place->unit, place->entry, PAGE_BUCKET_EMPTY);
+}
+
 /* Used or retiring becomes free. */
 static inline void make_free(struct page_allocator *allocator, const struct place *place)
 {
@@ -281,7 +343,12 @@ static inline void make_free(struct page_allocator *allocator, const struct plac
                 place->entry->words[place->group_number / 64] |= UINT64_C(1)
                                                                  << place->group_number % 64;
         allocator->pages_held--;
-        if (--place->entry->held == 0)
+        place->entry->held--;
+        if (__builtin_expect(place->entry->bucket == PAGE_BUCKET_CLOSED, 0)) {
+                freed_in_closed(allocator, place);
+                return;
+        }
+        if (place->entry->held == 0)
                 allocator->units_empty++;
         refile(allocator, place->unit, place->entry);
 }
@@ -402,6 +469,8 @@ static int check_unit(const struct page_allocator *allocator, struct page_unit *
                 return -EUCLEAN;
         if (entry->bucket == PAGE_BUCKET_UNLISTED)
                 return held == allocator->pages_per_unit ? 0 : -EUCLEAN;
+        if (entry->bucket == PAGE_BUCKET_CLOSED)
+                return held > 0 ? 0 : -EUCLEAN;
         if ((held == 0) != (entry->bucket == PAGE_BUCKET_EMPTY))
                 return -EUCLEAN;
         if (held > 0 && !bucket_fits(entry->bucket, fullness(allocator, held)))
@@ -435,6 +504,7 @@ int page_allocator_check(const struct page_allocator *allocator)
         struct page_sums sums = {0};
         uint64_t held = 0, retiring = 0, segments = 0;
         uint32_t present = 0, empty = 0, unlisted = 0, listed;
+        uint64_t closed_free = 0;
 
         for (uint32_t unit = 0; unit < allocator->units_max; unit++) {
                 struct page_unit *entry = page_allocator_unit(allocator, unit);
@@ -445,7 +515,10 @@ int page_allocator_check(const struct page_allocator *allocator)
                         return -EUCLEAN;
                 present++;
                 empty += entry->held == 0;
-                unlisted += entry->bucket == PAGE_BUCKET_UNLISTED;
+                unlisted += entry->bucket == PAGE_BUCKET_UNLISTED ||
+                            entry->bucket == PAGE_BUCKET_CLOSED;
+                if (entry->bucket == PAGE_BUCKET_CLOSED)
+                        closed_free += allocator->pages_per_unit - entry->held;
                 held += entry->held;
         }
         if (check_lists(allocator, &listed) < 0)
@@ -462,7 +535,8 @@ int page_allocator_check(const struct page_allocator *allocator)
         if (present != allocator->units_present || empty != allocator->units_empty ||
             held != allocator->pages_held || sums.shared != allocator->pages_shared ||
             sums.retiring != allocator->pages_retiring || retiring != sums.retiring ||
-            segments != retiring || listed + unlisted != present)
+            segments != retiring || closed_free != allocator->pages_closed ||
+            listed + unlisted != present)
                 return -EUCLEAN;
         return 0;
 }

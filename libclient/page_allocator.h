@@ -45,6 +45,7 @@ enum page_bucket {
         PAGE_BUCKET_EMPTY = 1,
         PAGE_BUCKET_EIGHTH = 2,    /* 2..9: eighths of fullness */
         PAGE_BUCKET_UNLISTED = 10, /* full, and somebody has noticed */
+        PAGE_BUCKET_CLOSED = 11,   /* holds pages, but hands out none: it is being emptied */
 };
 #define PAGE_BUCKETS 10 /* those that are lists, and 0 */
 
@@ -95,6 +96,7 @@ struct page_allocator {
         uint64_t pages_held;      /* used, shared or retiring */
         uint64_t pages_shared;    /* with more than one reference */
         uint64_t pages_retiring;
+        uint64_t pages_closed; /* free, in closed units: not to be had */
 };
 
 static inline struct page_unit *page_allocator_unit(const struct page_allocator *allocator,
@@ -118,6 +120,20 @@ void page_allocator_deinit(struct page_allocator *allocator);
 int page_allocator_add_unit(struct page_allocator *allocator, uint32_t unit);
 /* Takes a unit out. 0, -EINVAL, -ENOENT (absent), -EBUSY (holds a page, used or retiring). */
 int page_allocator_remove_unit(struct page_allocator *allocator, uint32_t unit);
+/*
+ * Closes a unit that holds pages: none of it is handed out until it is opened again, or its last
+ * page has become free; then it is an empty unit like any other. 0, -EINVAL (no such unit, or it
+ * is empty), -ENOENT (absent), -EALREADY.
+ */
+int page_allocator_close_unit(struct page_allocator *allocator, uint32_t unit);
+/* Nothing if it is not closed. */
+void page_allocator_open_unit(struct page_allocator *allocator, uint32_t unit);
+/* Opens all. O(units). */
+void page_allocator_open_all(struct page_allocator *allocator);
+
+/* Pages of a unit in use, the retiring ones not among them. O(pages of a unit / 64). */
+uint32_t page_allocator_unit_used(const struct page_allocator *allocator, uint32_t unit);
+
 /* An empty unit, or PAGE_ALLOCATOR_NONE. */
 uint32_t page_allocator_empty_unit(const struct page_allocator *allocator);
 
@@ -169,7 +185,7 @@ static inline uint64_t page_allocator_total(const struct page_allocator *allocat
 
 static inline uint64_t page_allocator_free(const struct page_allocator *allocator)
 {
-        return page_allocator_total(allocator) - allocator->pages_held;
+        return page_allocator_total(allocator) - allocator->pages_held - allocator->pages_closed;
 }
 
 /* Walks everything, O(pages): 0, or -EUCLEAN if a count, list or bucket does not fit the rest. */

@@ -139,6 +139,26 @@ void pin_abandon(struct pin_table *table)
         pin_poll(table);
 }
 
+int pin_query(struct pin_table *table, uint64_t number)
+{
+        struct pin *pin = pin_of(table, number);
+        CUresult result = table->lost;
+
+        if (result == CUDA_SUCCESS && number >= table->oldest && pin->state != PIN_OVER) {
+                if (pin->state == PIN_BEGUN)
+                        return 1;
+                result = pin->state == PIN_ENDED ? table->driver->event_query(pin->event)
+                                                 : CUDA_ERROR_UNKNOWN;
+                if (result == CUDA_ERROR_NOT_READY)
+                        return 1;
+                if (pin->state == PIN_ENDED && result != CUDA_SUCCESS)
+                        table->lost = result;
+        }
+        if (result == CUDA_SUCCESS)
+                return 0;
+        return client_error_driver(table->driver, result, "cuEventQuery");
+}
+
 void pin_poll(struct pin_table *table)
 {
         for (; table->oldest < table->next; table->oldest++) {

@@ -75,6 +75,10 @@ void pin_abandon(struct pin_table *table);
 /* Finds out what is over, oldest first. O(pins that became over). */
 void pin_poll(struct pin_table *table);
 
+/* Has what was submitted under this pin, which was ended, been done, whatever older pins do? 0; 1:
+ * not yet; GPUMEM_E_DEVICE: it failed, or the context is lost. */
+int pin_query(struct pin_table *table, uint64_t number);
+
 /* Pins not known to be over. */
 static inline uint64_t pin_outstanding(const struct pin_table *table)
 {

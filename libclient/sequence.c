@@ -71,6 +71,7 @@ int sequence_create(struct sequence_table *table, struct sequence **out)
         sequence->tokens = 0;
         sequence->pages_count = 0;
         sequence->batch = 0;
+        sequence->last_pin = 0;
         table->alive++;
         *out = sequence;
         return 0;
@@ -203,6 +204,7 @@ int sequence_fork(struct sequence_table *table, struct sequence *parent, struct 
         }
         child->pages_count = parent->pages_count;
         child->tokens = parent->tokens;
+        child->last_pin = parent->last_pin;
         table->tokens += child->tokens;
         *out = child;
         return 0;

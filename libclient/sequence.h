@@ -34,6 +34,7 @@ struct sequence {
         uint32_t *pages;
         uint64_t batch;     /* number of the pin of the open batch it is in; 0: none */
         uint64_t mark;      /* see sequence_mark() */
+        uint64_t last_pin;  /* no pin above this number has written its pages; forks inherit it */
         uint32_t next_free; /* place */
 };
 

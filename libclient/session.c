@@ -129,7 +129,15 @@ unsigned session_poll(struct gpumem *session)
                         kv_poll(kv);
                         pthread_mutex_unlock(&kv->lock);
                 }
-        return atomic_load(&session->pins);
+        return session_pins(session);
+}
+
+unsigned session_pins(struct gpumem *session)
+{
+        unsigned own = atomic_load(&session->own_pins);
+        unsigned all = atomic_load(&session->pins);
+
+        return all > own ? all - own : 0;
 }
 
 int session_gate_close(struct gpumem *session, uint64_t deadline_ns)

@@ -50,6 +50,7 @@ struct gpumem {
         uint32_t cpu_threads;
 
         atomic_uint pins;         /* pins of all pools that are not known to be over */
+        atomic_uint own_pins;     /* of which so many are the library's own, and soon over */
         atomic_uint device_state; /* as EVENT_DEVICE has it: 0, 1 degraded, 2 lost */
         pthread_mutex_t gate;
 
@@ -78,8 +79,12 @@ static inline bool session_is_gated(const struct gpumem *session)
 struct gpumem_kv *session_next_pool(struct gpumem *session, struct gpumem_kv *kv);
 void session_leave_pool(struct gpumem_kv *kv);
 
-/* Learns of every pool which pins are over; the pins that are left. Call without locks. */
+/* Learns of every pool which pins are over; the caller's pins that are left. Call without locks.
+ */
 unsigned session_poll(struct gpumem *session);
+
+/* The caller's pins that are not known to be over. */
+unsigned session_pins(struct gpumem *session);
 
 /* Where mappings may not change beside kernels: keeps pins from beginning, once none is held.
  * Waits for that until the deadline (0: not at all). GPUMEM_E_AGAIN: pins are held, and the gate

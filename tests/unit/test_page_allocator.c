@@ -157,6 +157,78 @@ static void test_prefers_fullest(void)
         page_allocator_deinit(&a);
 }
 
+/* A closed unit hands out nothing, whatever comes and goes, until it is empty or opened. */
+static void test_close(void)
+{
+        static const uint32_t per_units[] = {5, 64, 100, 5000};
+
+        for (size_t p = 0; p < sizeof(per_units) / sizeof(per_units[0]); p++) {
+                uint32_t per_unit = per_units[p], count = 0, page;
+                uint32_t *held = malloc((8 * (size_t)per_unit + 1) * sizeof(*held));
+                uint32_t emptied = 0, reopened = 0;
+                struct page_allocator a;
+
+                random_state = 1181783497276652981u + p;
+                CU_ASSERT_EQUAL_FATAL(page_allocator_init(&a, 8, per_unit, 13, 0), 0);
+                CU_ASSERT_EQUAL(page_allocator_close_unit(&a, 0), -ENOENT);
+                for (uint32_t unit = 0; unit < 8; unit++)
+                        page_allocator_add_unit(&a, unit);
+                CU_ASSERT_EQUAL(page_allocator_close_unit(&a, 0), -EINVAL);
+                CU_ASSERT_EQUAL(page_allocator_close_unit(&a, 8), -EINVAL);
+                for (int i = 0; i < 20000; i++) {
+                        uint32_t unit = random_below(8);
+                        struct page_unit *entry = page_allocator_unit(&a, unit);
+                        bool closed = entry->bucket == PAGE_BUCKET_CLOSED;
+                        uint32_t chance = random_below(per_unit * 4);
+
+                        if (chance == 0 && entry->held > 0) {
+                                CU_ASSERT_EQUAL(page_allocator_close_unit(&a, unit),
+                                                closed ? -EALREADY : 0);
+                                CU_ASSERT_EQUAL(page_allocator_remove_unit(&a, unit), -EBUSY);
+                        } else if (chance == 1) {
+                                page_allocator_open_unit(&a, unit);
+                                reopened += closed;
+                        } else if (chance % 2 == 0 || i % 2000 > 1000) {
+                                uint64_t had = page_allocator_free(&a);
+
+                                page = page_allocator_alloc(&a);
+                                CU_ASSERT_EQUAL(page != GPUMEM_PAGE_NONE, had > 0);
+                                if (page == GPUMEM_PAGE_NONE)
+                                        continue;
+                                entry = page_allocator_unit(&a, gpumem_page_unit(page, 13));
+                                CU_ASSERT_NOT_EQUAL(entry->bucket, PAGE_BUCKET_CLOSED);
+                                CU_ASSERT_EQUAL(page_allocator_free(&a), had - 1);
+                                held[count++] = page;
+                        } else if (count > 0) {
+                                uint32_t victim = random_below(count);
+                                uint32_t of = gpumem_page_unit(held[victim], 13);
+                                bool was =
+                                        page_allocator_unit(&a, of)->bucket == PAGE_BUCKET_CLOSED;
+
+                                CU_ASSERT_EQUAL(page_allocator_release(&a, held[victim], 0), 0);
+                                held[victim] = held[--count];
+                                emptied += was && page_allocator_unit(&a, of)->held == 0;
+                        }
+                        if (i % 500 == 0)
+                                CU_ASSERT_EQUAL(page_allocator_check(&a), 0);
+                }
+                page_allocator_open_all(&a);
+                CU_ASSERT_EQUAL(a.pages_closed, 0);
+                CU_ASSERT_EQUAL(page_allocator_check(&a), 0);
+                CU_ASSERT(reopened > 0 || per_unit == 5000);
+                CU_ASSERT(emptied > 0 || per_unit > 64);
+                for (uint32_t unit = 0; unit < 8; unit++) {
+                        uint32_t used = 0;
+
+                        for (uint32_t i = 0; i < count; i++)
+                                used += gpumem_page_unit(held[i], 13) == unit;
+                        CU_ASSERT_EQUAL(page_allocator_unit_used(&a, unit), used);
+                }
+                page_allocator_deinit(&a);
+                free(held);
+        }
+}
+
 /* A page freed under pins comes back when the last of them has ended, not earlier. */
 static void test_retire(void)
 {
@@ -346,6 +418,7 @@ int main(void)
         CU_add_test(suite, "C24 double free changes nothing", test_double_free);
         CU_add_test(suite, "LIFO use moves nothing", test_lifo_moves_nothing);
         CU_add_test(suite, "sparse units empty out", test_prefers_fullest);
+        CU_add_test(suite, "closed units", test_close);
         CU_add_test(suite, "freed pages wait for pins", test_retire);
         CU_add_test(suite, "more pins than segments", test_segments_overflow);
         CU_add_test(suite, "random operations against a model", test_model);
