@@ -85,6 +85,7 @@ struct device {
         sd_event_source *turn; /* oneshot: run the queue and the filler in the next turn */
         struct grant_queue queue;
         uint64_t reclaim_next_ns; /* sessions are not asked to give back before */
+        uint64_t reclaim_frames;  /* so many were asked for then */
 
         struct list tenants;  /* struct tenant_device.device_link */
         struct list sessions; /* struct session.device_link: those past hello, open */

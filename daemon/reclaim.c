@@ -15,6 +15,13 @@ void reclaim_ask(struct device *device, const struct session *except, uint64_t f
 
         if (now < device->reclaim_next_ns)
                 return;
+        /* Who comes again wants more than one request can say: ask for twice as much each time. */
+        if (now < device->reclaim_next_ns + RECLAIM_FORGET_MS * UINT64_C(1000000) &&
+            frames < 2 * device->reclaim_frames)
+                frames = 2 * device->reclaim_frames;
+        if (frames > device->table.count)
+                frames = device->table.count;
+        device->reclaim_frames = frames;
         device->reclaim_next_ns = now + RECLAIM_INTERVAL_MS * UINT64_C(1000000);
         list_for_each_safe(node, &device->sessions)
         {

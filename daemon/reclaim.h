@@ -16,8 +16,12 @@ struct session;
 /* Sessions are not asked more often than this, so that one client cannot make others busy. */
 #define RECLAIM_INTERVAL_MS 100
 
-/* Asks all sessions of the device that hold frames, except `except` (may be NULL), for `frames`
- * frames together. */
+/* And an ask within this time of the last is for at least twice as many frames: a grant is at most
+ * one message's worth, and a client that needs much comes again and again. */
+#define RECLAIM_FORGET_MS 400
+
+/* Asks all sessions of the device that hold frames, except `except` (may be NULL), for at least
+ * `frames` frames. */
 void reclaim_ask(struct device *device, const struct session *except, uint64_t frames);
 
 /* The same, of one tenant's sessions only: its limit is reached. */
