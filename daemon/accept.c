@@ -25,7 +25,8 @@ static void complain(struct acceptor *acceptor, const char *what, int error)
         uint64_t suppressed;
 
         if (log_limit_allow(&daemon->accept_limit, wire_now_ns(), &suppressed))
-                log_warning(&daemon->log, what, LOG_TEXT("error", strerror(-error)),
+                log_warning(&daemon->log, what, LOG_ID(MESSAGE_ID_CLIENT_REFUSED),
+                            LOG_TEXT("error", strerror(-error)),
                             LOG_U64("sessions", daemon->sessions_count),
                             LOG_U64("suppressed", suppressed));
 }

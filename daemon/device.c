@@ -295,8 +295,9 @@ int device_new(struct device **out, struct daemon *daemon, unsigned index)
                 device_free(device);
                 return r;
         }
-        log_info(&daemon->log, "device opened", LOG_TEXT("device", device->uuid_text),
-                 LOG_TEXT("name", device->name), LOG_U64("frame_bytes", device->table.frame_bytes),
+        log_info(&daemon->log, "device opened", LOG_ID(MESSAGE_ID_DEVICE_OPENED),
+                 LOG_TEXT("device", device->uuid_text), LOG_TEXT("name", device->name),
+                 LOG_U64("frame_bytes", device->table.frame_bytes),
                  LOG_U64("frames", device->table.count),
                  LOG_U64("total_bytes", device->total_bytes),
                  LOG_U64("managed_bytes", device_managed_bytes(device)),
@@ -384,8 +385,9 @@ void device_report_failure(struct device *device, enum device_state state, const
         if (state > device->state ||
             log_limit_allow(&device->trouble_limit, wire_now_ns(), &suppressed))
                 log_error(&device->daemon->log, "a driver call failed",
-                          LOG_TEXT("device", device->uuid_text), LOG_TEXT("call", what),
-                          LOG_TEXT("error", name), LOG_TEXT("device_is", device_state_name(state)),
+                          LOG_ID(MESSAGE_ID_DRIVER_FAILED), LOG_TEXT("device", device->uuid_text),
+                          LOG_TEXT("call", what), LOG_TEXT("error", name),
+                          LOG_TEXT("device_is", device_state_name(state)),
                           LOG_U64("suppressed", suppressed));
         snprintf(device->trouble, sizeof(device->trouble), "%s: %s", what, name);
         if (state <= device->state)

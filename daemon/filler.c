@@ -168,6 +168,7 @@ static void on_created(struct device *device, uint32_t number)
                         log_warning(&device->daemon->log,
                                     "the driver has no memory for more frames: something outside "
                                     "the daemon uses it; trying again later",
+                                    LOG_ID(MESSAGE_ID_DEVICE_EXHAUSTED),
                                     LOG_TEXT("device", device->uuid_text),
                                     LOG_U64("free_frames", device->table.states[FRAME_FREE]));
                 frame_list_append(&device->table, &device->free, number);

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <syslog.h>
 #include <unistd.h>
 
 #include "daemon/log.h"
@@ -21,6 +22,13 @@ static const char *const level_names[LOG_LEVEL_COUNT] = {
         [LOG_LEVEL_WARNING] = "warning",
         [LOG_LEVEL_INFO] = "info",
         [LOG_LEVEL_DEBUG] = "debug",
+};
+
+static const int level_priorities[LOG_LEVEL_COUNT] = {
+        [LOG_LEVEL_ERROR] = LOG_ERR,
+        [LOG_LEVEL_WARNING] = LOG_WARNING,
+        [LOG_LEVEL_INFO] = LOG_INFO,
+        [LOG_LEVEL_DEBUG] = LOG_DEBUG,
 };
 
 const char *log_level_name(enum log_level level)
@@ -42,6 +50,14 @@ int log_level_parse(const char *word, enum log_level *out)
 void log_init(struct log *log, int fd, enum log_level level)
 {
         *log = (struct log){.fd = fd, .level = level};
+        /* Without the journal's socket, lines do. */
+        if (fd >= 0)
+                journal_open(&log->journal, fd, JOURNAL_SOCKET);
+}
+
+void log_deinit(struct log *log)
+{
+        journal_close(&log->journal);
 }
 
 /* What does not fit is cut; one byte stays free for the newline. */
@@ -99,10 +115,13 @@ static void put_field(struct line *line, const struct log_field *field)
 {
         char number[32];
 
+        if (field->kind == LOG_FIELD_MESSAGE_ID)
+                return;
         put(line, " ", 1);
         put_text(line, field->key);
         put(line, "=", 1);
         switch (field->kind) {
+        case LOG_FIELD_MESSAGE_ID:
         case LOG_FIELD_TEXT:
                 put_value(line, field->text ? field->text : "");
                 break;
@@ -124,10 +143,29 @@ static bool writable(int fd)
         return poll(&poller, 1, 0) > 0 && (poller.revents & POLLOUT);
 }
 
+/* true: nothing more is to be done with it. */
+static bool write_to_journal(struct log *log, enum log_level level, const struct line *line,
+                             size_t sentence, const struct log_field *fields)
+{
+        int r;
+
+        if (!log->journal.open)
+                return false;
+        r = journal_send(&log->journal, level_priorities[level], line->bytes + sentence,
+                         line->length - sentence, fields, log->dropped);
+        if (r == 0)
+                log->dropped = 0;
+        else if (r == -EAGAIN)
+                log->dropped++;
+        /* Otherwise it is not there: what reads the descriptor may be. */
+        return r == 0 || r == -EAGAIN;
+}
+
 void log_write(struct log *log, enum log_level level, const char *message,
                const struct log_field *fields)
 {
         struct line line;
+        size_t sentence;
 
         line.length = 0;
         if (level > log->level || log->fd < 0)
@@ -135,9 +173,12 @@ void log_write(struct log *log, enum log_level level, const char *message,
         put_text(&line, "gpumemd: ");
         put_text(&line, log_level_name(level));
         put_text(&line, ": ");
+        sentence = line.length;
         put_text(&line, message);
-        for (; fields && fields->key; fields++)
-                put_field(&line, fields);
+        for (const struct log_field *field = fields; field && field->key; field++)
+                put_field(&line, field);
+        if (write_to_journal(log, level, &line, sentence, fields))
+                return;
         if (log->dropped > 0)
                 put_field(&line, &(struct log_field)LOG_U64("lines_dropped_before", log->dropped));
         line.bytes[line.length++] = '\n';

@@ -3,6 +3,9 @@
  * Structured messages: a level, a sentence, and fields as key=value, one line each on a descriptor
  * (stderr). Logging never blocks the daemon: a line that the descriptor does not take at once is
  * dropped, and the next line that gets through says how many were. Only the loop's thread logs.
+ *
+ * If the descriptor leads to the systemd journal, the same messages go there as structured entries
+ * instead (journal.h).
  */
 #ifndef GPUMEMD_LOG_H
 #define GPUMEMD_LOG_H
@@ -10,6 +13,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "daemon/journal.h"
 
 enum log_level {
         LOG_LEVEL_ERROR,   /* something is lost or refused for good; a person should look */
@@ -23,12 +28,14 @@ struct log {
         int fd;
         enum log_level level; /* the least urgent level that is written */
         uint64_t dropped;
+        struct journal journal; /* in use if fd is the journal's */
 };
 
 enum log_field_kind {
         LOG_FIELD_TEXT,
         LOG_FIELD_UNSIGNED,
         LOG_FIELD_SIGNED,
+        LOG_FIELD_MESSAGE_ID, /* for the journal only */
 };
 
 /* Keys are words of lower-case letters and underscores. Values may be anything: they are quoted and
@@ -56,7 +63,17 @@ struct log_field {
                 .key = (key_), .kind = LOG_FIELD_SIGNED, .i = (value_)                             \
         }
 
+/* What kind of event it is: one of journal.h's MESSAGE_ID_*. */
+#define LOG_ID(id_)                                                                                \
+        {                                                                                          \
+                .key = "message_id", .kind = LOG_FIELD_MESSAGE_ID, .text = (id_)                   \
+        }
+
+/* `fd` is borrowed. -1: nothing is written. */
 void log_init(struct log *log, int fd, enum log_level level);
+
+/* Idempotent. */
+void log_deinit(struct log *log);
 
 /* `fields` ends with a field whose key is NULL. */
 void log_write(struct log *log, enum log_level level, const char *message,

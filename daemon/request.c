@@ -59,9 +59,10 @@ static void hello_accept(struct session *session, struct device *device,
         session->state = SESSION_OPEN;
         list_append(&device->sessions, &session->device_link);
         device->sessions_count++;
-        log_info(&daemon->log, "session opened", LOG_U64("session", session->number),
-                 LOG_I64("pid", session->identity.pid), LOG_U64("uid", session->identity.uid),
-                 LOG_TEXT("engine", session->name), LOG_TEXT("device", device->uuid_text));
+        log_info(&daemon->log, "session opened", LOG_ID(MESSAGE_ID_SESSION_OPENED),
+                 LOG_U64("session", session->number), LOG_I64("pid", session->identity.pid),
+                 LOG_U64("uid", session->identity.uid), LOG_TEXT("engine", session->name),
+                 LOG_TEXT("device", device->uuid_text));
         session_reply(session, &reply, GPUMEM_MESSAGE_HELLO_REPLY, sizeof(reply), NULL, 0);
         if (device->state != DEVICE_OK && session->state == SESSION_OPEN)
                 session_send_device(session);

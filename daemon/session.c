@@ -253,6 +253,7 @@ void session_protocol_error(struct session *session, int problem, const char *fo
             log_limit_allow(&session->tenant->misbehaviour, wire_now_ns(), &suppressed)) {
                 session->problems_logged |= bit;
                 log_warning(&session->daemon->log, "a client broke the protocol",
+                            LOG_ID(MESSAGE_ID_CLIENT_MISBEHAVED),
                             LOG_U64("session", session->number),
                             LOG_I64("pid", session->identity.pid),
                             LOG_U64("uid", session->identity.uid), LOG_TEXT("problem", text),
@@ -434,9 +435,10 @@ void session_close(struct session *session, const char *why)
         exited = identity_has_exited(&session->identity);
         log_at(&session->daemon->log,
                session->state == SESSION_OPEN ? LOG_LEVEL_INFO : LOG_LEVEL_DEBUG, "session closed",
-               LOG_U64("session", session->number), LOG_I64("pid", session->identity.pid),
-               LOG_TEXT("engine", session->name), LOG_TEXT("why", why),
-               LOG_TEXT("process", exited ? "ended" : "alive"), LOG_U64("frames", session->frames));
+               LOG_ID(MESSAGE_ID_SESSION_CLOSED), LOG_U64("session", session->number),
+               LOG_I64("pid", session->identity.pid), LOG_TEXT("engine", session->name),
+               LOG_TEXT("why", why), LOG_TEXT("process", exited ? "ended" : "alive"),
+               LOG_U64("frames", session->frames));
         if (!session->daemon->leaving)
                 kept_session_close(session);
         close_connection(session);
