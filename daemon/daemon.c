@@ -5,12 +5,12 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <systemd/sd-daemon.h>
 #include <time.h>
 
 #include <gpumem/protocol.h>
 
 #include "daemon/accept.h"
+#include "daemon/activation.h"
 #include "daemon/admin.h"
 #include "daemon/daemon.h"
 #include "daemon/device.h"
@@ -18,12 +18,14 @@
 #include "daemon/keeper_link.h"
 #include "daemon/kept.h"
 #include "daemon/listener.h"
+#include "daemon/notify.h"
 #include "daemon/session.h"
 #include "daemon/state.h"
 #include "daemon/takeover.h"
 #include "daemon/tenant.h"
 
 #define CLIENT_GROUP "gpumem"
+#define ADMIN_GROUP  "gpumem-admin"
 
 /* Descriptors besides frames and clients: sockets, loop, workers, driver, admin connections. */
 #define DESCRIPTORS_RESERVED 256
@@ -74,8 +76,8 @@ static int driver_failed(struct daemon *daemon, const char *call, CUresult error
 {
         const struct driver *driver = daemon->driver_use;
 
-        log_error(&daemon->log, "the driver does not work", LOG_TEXT("call", call),
-                  LOG_TEXT("error", driver_error_name(driver, error)),
+        log_error(&daemon->log, "the driver does not work", LOG_ID(MESSAGE_ID_DRIVER_FAILED),
+                  LOG_TEXT("call", call), LOG_TEXT("error", driver_error_name(driver, error)),
                   LOG_TEXT("detail", driver->error_detail ? driver->error_detail() : ""));
         return driver_errno(error);
 }
@@ -149,12 +151,12 @@ void daemon_check_ready(struct daemon *daemon)
                 fresh += device->fresh.count;
         }
         daemon->ready = true;
-        log_info(&daemon->log, "ready",
+        log_info(&daemon->log, "ready", LOG_ID(MESSAGE_ID_READY),
                  LOG_TEXT("driver", driver_kind_name(daemon->driver_use->kind)),
                  LOG_U64("devices", daemon->devices_count), LOG_U64("frames", frames),
-                 LOG_U64("fresh", fresh), LOG_TEXT("client_socket", daemon->config.client_socket));
-        sd_notifyf(false, "READY=1\nSTATUS=%u devices, %llu frames", daemon->devices_count,
-                   (unsigned long long)frames);
+                 LOG_U64("fresh", fresh),
+                 LOG_TEXT("client_socket", daemon->clients ? listener_path(daemon->clients) : ""));
+        notify_ready(daemon->notify);
 }
 
 uint32_t daemon_next_tenant(struct daemon *daemon)
@@ -258,19 +260,26 @@ int daemon_new_with_keeper(struct daemon **out, const struct config *config, int
         return 0;
 
 fail:
-        log_error(&daemon->log, "the daemon cannot start", LOG_TEXT("error", strerror(-r)));
+        log_error(&daemon->log, "the daemon cannot start", LOG_ID(MESSAGE_ID_START_FAILED),
+                  LOG_TEXT("error", strerror(-r)));
         /* Whatever there is stays as it is for one that can. */
         kept_stop(daemon, true);
         daemon_free(daemon);
         return r;
 }
 
-/* The socket that the last daemon made, if it is at the same path; else one is made. */
-static int open_listener(struct daemon *daemon, uint64_t id, struct listener **out,
+/* The socket that was given, else the one that the last daemon made, if it is at the same path;
+ * else one is made. */
+static int open_listener(struct daemon *daemon, uint64_t id, struct listener **out, int *given_fd,
                          const char *path, int type, const char *group)
 {
-        int fd = takeover_listener(daemon->takeover, id), r;
+        int fd = *given_fd, r;
 
+        if (fd >= 0) {
+                *given_fd = -1;
+                return listener_given_consume_fd(out, fd);
+        }
+        fd = takeover_listener(daemon->takeover, id);
         if (fd >= 0 && listener_adopt_consume_fd(out, fd, path) == 0)
                 return 0;
         r = listener_new(out, path, type, group, &daemon->log);
@@ -281,28 +290,33 @@ static int open_listener(struct daemon *daemon, uint64_t id, struct listener **o
 
 int daemon_listen(struct daemon *daemon)
 {
+        struct activation given;
         int r;
 
-        r = open_listener(daemon, 0, &daemon->clients, daemon->config.client_socket, SOCK_SEQPACKET,
-                          CLIENT_GROUP);
+        r = activation_take(&given, &daemon->log);
         if (r < 0)
                 return r;
-        r = acceptor_new(&daemon->acceptor, daemon, listener_fd(daemon->clients));
-        if (r < 0)
-                return r;
-        r = open_listener(daemon, 1, &daemon->admins, daemon->config.admin_socket, SOCK_STREAM,
-                          NULL);
-        if (r < 0)
-                return r;
+        r = open_listener(daemon, 0, &daemon->clients, &given.client_fd,
+                          daemon->config.client_socket, SOCK_SEQPACKET, CLIENT_GROUP);
+        if (r >= 0)
+                r = open_listener(daemon, 1, &daemon->admins, &given.admin_fd,
+                                  daemon->config.admin_socket, SOCK_STREAM, ADMIN_GROUP);
+        if (r >= 0)
+                r = acceptor_new(&daemon->acceptor, daemon, listener_fd(daemon->clients));
+        if (r >= 0)
+                r = admin_new(&daemon->admin, daemon, listener_fd(daemon->admins));
+        activation_deinit(&given);
         daemon->takeover = takeover_free(daemon->takeover);
-        return admin_new(&daemon->admin, daemon, listener_fd(daemon->admins));
+        return r;
 }
 
 static int on_signal(sd_event_source *source, const struct signalfd_siginfo *info, void *userdata)
 {
         struct daemon *daemon = userdata;
 
-        log_info(&daemon->log, "stopping", LOG_TEXT("signal", strsignal((int)info->ssi_signo)));
+        log_info(&daemon->log, "stopping", LOG_ID(MESSAGE_ID_STOPPING),
+                 LOG_TEXT("signal", strsignal((int)info->ssi_signo)));
+        notify_stopping(daemon->notify, strsignal((int)info->ssi_signo));
         return sd_event_exit(sd_event_source_get_event(source), 0);
 }
 
@@ -314,6 +328,8 @@ int daemon_run(struct daemon *daemon)
         r = sd_event_add_signal(daemon->event, &terminate, SIGTERM, on_signal, daemon);
         if (r >= 0)
                 r = sd_event_add_signal(daemon->event, &interrupt, SIGINT, on_signal, daemon);
+        if (r >= 0)
+                r = notify_new(&daemon->notify, daemon);
         if (r >= 0) {
                 list_for_each(node, &daemon->devices)
                         filler_run(list_entry(node, struct device, link));
@@ -324,7 +340,9 @@ int daemon_run(struct daemon *daemon)
         }
         sd_event_source_disable_unref(terminate);
         sd_event_source_disable_unref(interrupt);
-        sd_notify(false, "STOPPING=1");
+        if (r < 0)
+                notify_stopping(daemon->notify, strerror(-r));
+        daemon->notify = notify_free(daemon->notify);
         return r;
 }
 
@@ -359,6 +377,7 @@ struct daemon *daemon_free(struct daemon *daemon)
         daemon->reaper = sd_event_source_disable_unref(daemon->reaper);
         sd_event_unref(daemon->event);
         driver_free(daemon->driver);
+        log_deinit(&daemon->log);
         free(daemon->buffer);
         free(daemon);
         return NULL;

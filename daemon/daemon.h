@@ -25,6 +25,7 @@ struct acceptor;
 struct admin;
 struct keeper_link;
 struct listener;
+struct notify;
 struct state;
 struct takeover;
 
@@ -53,6 +54,7 @@ struct daemon {
         struct listener *admins; /* admin.sock, bound here and served by `admin` */
         struct admin *admin;
 
+        struct notify *notify; /* while it runs: what the service manager is told; or NULL */
         struct state *state;        /* what the next daemon sees; NULL at the very end */
         struct keeper_link *keeper; /* NULL: nothing outlives this daemon */
         struct takeover *takeover;  /* while the start goes on: what the last daemon left */
@@ -80,8 +82,8 @@ int daemon_new_with_keeper(struct daemon **out, const struct config *config, int
 /* A tenant's number. */
 uint32_t daemon_next_tenant(struct daemon *daemon);
 
-/* Makes and serves client.sock and admin.sock. 0 or negative errno (-EADDRINUSE: another daemon).
- */
+/* Serves client.sock and admin.sock: those that were passed (activation.h), else those that the last
+ * daemon made, else made here. 0 or negative errno (-EADDRINUSE: another daemon). */
 int daemon_listen(struct daemon *daemon);
 
 /* Runs until SIGTERM or SIGINT (which must be blocked in all threads) or a failure of the loop:

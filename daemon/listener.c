@@ -161,6 +161,25 @@ int listener_new(struct listener **out, const char *path, int type, const char *
         return 0;
 }
 
+int listener_given_consume_fd(struct listener **out, int fd)
+{
+        struct sockaddr_un address = {.sun_family = AF_UNIX};
+        socklen_t length = sizeof(address);
+        struct listener *listener = calloc(1, sizeof(*listener));
+
+        *out = NULL;
+        if (!listener) {
+                close(fd);
+                return -ENOMEM;
+        }
+        listener->fd = fd;
+        /* A path of full length has no NUL in the address: it is cut. */
+        if (getsockname(fd, (struct sockaddr *)&address, &length) == 0)
+                memcpy(listener->path, address.sun_path, sizeof(listener->path) - 1);
+        *out = listener;
+        return 0;
+}
+
 int listener_adopt_consume_fd(struct listener **out, int fd, const char *path)
 {
         struct listener *listener = calloc(1, sizeof(*listener));
@@ -209,4 +228,9 @@ struct listener *listener_free(struct listener *listener)
 int listener_fd(const struct listener *listener)
 {
         return listener->fd;
+}
+
+const char *listener_path(const struct listener *listener)
+{
+        return listener->path;
 }

@@ -24,6 +24,12 @@ struct listener;
 int listener_new(struct listener **out, const char *path, int type, const char *group,
                  struct log *log);
 
+/*
+ * Takes a listening socket that somebody else made and keeps (systemd): it is served as it is, and
+ * its path stays. 0 or -ENOMEM; then the socket is closed.
+ */
+int listener_given_consume_fd(struct listener **out, int fd);
+
 /* Takes a listening socket that another daemon made at `path`. -ENOENT: it is not there; then the
  * socket is closed. */
 int listener_adopt_consume_fd(struct listener **out, int fd, const char *path);
@@ -36,5 +42,8 @@ struct listener *listener_free(struct listener *listener);
 
 /* The listening descriptor; owned by the listener, not blocking. */
 int listener_fd(const struct listener *listener);
+
+/* Where it listens; empty if it has no path. */
+const char *listener_path(const struct listener *listener);
 
 #endif
