@@ -1,5 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installation. `install` and `uninstall` work from the same list: FILES holds "mode source target" triples.
+UNITDIR     ?= $(PREFIX)/lib/systemd/system
+SYSUSERSDIR ?= $(PREFIX)/lib/sysusers.d
+TMPFILESDIR ?= $(PREFIX)/lib/tmpfiles.d
+
+# Units as they are, and those (.in) that must know where the programs are.
+UNITS := $(addprefix $(BUILD)/systemd/,$(notdir $(wildcard systemd/*.socket) $(patsubst %.in,%,$(wildcard systemd/*.service.in))))
+
+$(BUILD)/systemd/%: systemd/%
+	@mkdir -p $(@D)
+	$(Q)cp $< $@
+$(BUILD)/systemd/%: systemd/%.in $(BUILD)/systemd/paths
+	@mkdir -p $(@D)
+	$(Q)sed -e 's|@SBINDIR@|$(SBINDIR)|g' $< > $@
+# Units are remade when a path changes.
+$(BUILD)/systemd/paths: FORCE
+	@mkdir -p $(@D)
+	@echo '$(SBINDIR)' | cmp -s - $@ || echo '$(SBINDIR)' > $@
+.PHONY: units
+units: $(UNITS)
+products: units
+
 INSTALLED := \
   755:$(BUILD)/gpumemd:$(SBINDIR)/gpumemd \
   755:$(BUILD)/gpumemd-keeper:$(SBINDIR)/gpumemd-keeper \
@@ -11,6 +32,9 @@ INSTALLED := \
   $(foreach p,$(wildcard libclient/simcuda/profiles/*.profile),644:$(p):$(PREFIX)/share/gpumem/profiles/$(notdir $(p))) \
   644:$(BUILD)/gpumem.pc:$(LIBDIR)/pkgconfig/gpumem.pc \
   644:systemd/gpumemd.conf:$(SYSCONFDIR)/gpumem/gpumemd.conf \
+  $(foreach u,$(UNITS),644:$(u):$(UNITDIR)/$(notdir $(u))) \
+  644:systemd/gpumem.sysusers.conf:$(SYSUSERSDIR)/gpumem.conf \
+  644:systemd/gpumem.tmpfiles.conf:$(TMPFILESDIR)/gpumem.conf \
   $(foreach h,$(wildcard include/gpumem/*),644:$(h):$(PREFIX)/include/gpumem/$(notdir $(h))) \
   $(foreach m,$(MAN_PAGES),644:$(m):$(MANDIR)/man$(patsubst .%,%,$(suffix $(m)))/$(notdir $(m)))
 
