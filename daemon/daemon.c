@@ -350,6 +350,7 @@ struct daemon *daemon_free(struct daemon *daemon)
 {
         if (!daemon)
                 return NULL;
+        daemon->ending = true;
         kept_stop(daemon,
                   daemon->leaving || (daemon->keeper && !keeper_link_is_own(daemon->keeper)));
         daemon->takeover = takeover_free(daemon->takeover);

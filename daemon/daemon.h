@@ -54,12 +54,13 @@ struct daemon {
         struct listener *admins; /* admin.sock, bound here and served by `admin` */
         struct admin *admin;
 
-        struct notify *notify; /* while it runs: what the service manager is told; or NULL */
+        struct notify *notify;      /* while it runs: what the service manager is told; or NULL */
         struct state *state;        /* what the next daemon sees; NULL at the very end */
         struct keeper_link *keeper; /* NULL: nothing outlives this daemon */
         struct takeover *takeover;  /* while the start goes on: what the last daemon left */
         uint64_t generation;        /* how many daemons this one has taken over from, in a row */
         bool leaving;               /* it ends, and a next one shall find everything */
+        bool ending;                /* it ends: nothing is written to any frame any more */
         struct crash_points crash_points;
 
         uint8_t *buffer;               /* GPUMEM_MESSAGE_MAX bytes: the message being handled */
@@ -82,8 +83,8 @@ int daemon_new_with_keeper(struct daemon **out, const struct config *config, int
 /* A tenant's number. */
 uint32_t daemon_next_tenant(struct daemon *daemon);
 
-/* Serves client.sock and admin.sock: those that were passed (activation.h), else those that the last
- * daemon made, else made here. 0 or negative errno (-EADDRINUSE: another daemon). */
+/* Serves client.sock and admin.sock: those that were passed (activation.h), else those that the
+ * last daemon made, else made here. 0 or negative errno (-EADDRINUSE: another daemon). */
 int daemon_listen(struct daemon *daemon);
 
 /* Runs until SIGTERM or SIGINT (which must be blocked in all threads) or a failure of the loop:

@@ -321,7 +321,9 @@ static void release_all(struct device *device, struct tenant_device *tenant)
 
 void filler_frame_dirty(struct device *device, struct tenant_device *tenant)
 {
-        if (!device->creator || device->state == DEVICE_LOST)
+        /* (At the end, those who held it may live and have it mapped: it is released unscrubbed.)
+         */
+        if (!device->creator || device->state == DEVICE_LOST || device->daemon->ending)
                 return;
         if (tenant->tenant->sessions == 0)
                 release_all(device, tenant);

@@ -21,6 +21,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <gpumem/gpumem.h>
+
 #include "libclient/wire/wire.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/daemon_unit.h"
@@ -79,6 +81,22 @@ static void write_config(void)
                 (unsigned)(FRAMES * FRAME));
         if (fclose(file) != 0)
                 abort();
+}
+
+/* For engines in this process. */
+static void export_simulator(void)
+{
+        char library[PATH_MAX], text[96];
+
+        if (daemon_process_product("libcuda-sim.so", library, sizeof(library)) < 0)
+                abort();
+        snprintf(text, sizeof(text), "%s/device", directory);
+        setenv("GPUMEM_DRIVER", "simulated", 1);
+        setenv("GPUMEM_SIM_LIBRARY", library, 1);
+        setenv("GPUMEM_SIM_DIR", text, 1);
+        snprintf(text, sizeof(text), "%u", (unsigned)(FRAMES * FRAME));
+        setenv("GPUMEM_SIM_MEMORY", text, 1);
+        setenv("GPUMEM_SIM_GRANULARITY", "65536", 1);
 }
 
 static _Noreturn void become_daemon(const int *fds, int count, const char *names, bool right_pid)
@@ -454,6 +472,37 @@ static void test_watchdog(void)
         close(fd);
 }
 
+/* Memory that an engine still has mapped is left as it is when the daemon ends. */
+static void test_memory_at_the_end(void)
+{
+        const struct gpumem_options options = {
+                .size = sizeof(options), .socket_path = configured_client, .name = "engine"};
+        struct gpumem_buffer *buffer;
+        struct gpumem *session;
+        struct service service;
+        unsigned char *view;
+        char path[96];
+        unsigned wrong = 0;
+        int fd = listen_at("given-admin", SOCK_STREAM, 0600, true, path, sizeof(path));
+
+        service_start(&service, &fd, 1, "admin", true);
+        CU_ASSERT_FATAL(told_that(&service, "READY=1"));
+        CU_ASSERT_EQUAL_FATAL(gpumem_connect(&session, &options), 0);
+        CU_ASSERT_EQUAL_FATAL(gpumem_buffer_create(session, 8 * FRAME, "b", 10000, &buffer), 0);
+        CU_ASSERT_EQUAL_FATAL(
+                gpumem_host_view(session, gpumem_buffer_address(buffer), 8 * FRAME, (void **)&view),
+                0);
+        memset(view, 0x5a, 8 * FRAME);
+        kill(service.pid, SIGTERM);
+        CU_ASSERT_EQUAL(service_wait(&service), 0);
+        for (size_t i = 0; i < 8 * FRAME; i++)
+                wrong += view[i] != 0x5a;
+        CU_ASSERT_EQUAL(wrong, 0);
+        gpumem_buffer_free(buffer);
+        gpumem_disconnect(session);
+        close(fd);
+}
+
 static int remove_entry(const char *path, const struct stat *status, int flag, struct FTW *ftw)
 {
         (void)status;
@@ -471,6 +520,7 @@ int main(void)
                 {"unexpected sockets", test_unexpected},
                 {"ready and status", test_status},
                 {"watchdog", test_watchdog},
+                {"memory at the end", test_memory_at_the_end},
         };
         int status;
 
@@ -482,6 +532,7 @@ int main(void)
         snprintf(configured_admin, sizeof(configured_admin), "%s/admin.sock", directory);
         snprintf(notify_address.sun_path, sizeof(notify_address.sun_path), "%s/notify", directory);
         write_config();
+        export_simulator();
         status = UNIT_RUN("activation", tests);
         nftw(directory, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
         return status;
