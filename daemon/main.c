@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/activation.h"
 #include "daemon/config.h"
 #include "daemon/daemon.h"
 #include "daemon/keeper_link.h"
@@ -221,7 +222,8 @@ int main(int argc, char **argv)
                 keeper.path = config.keeper_socket;
                 return run(&config, &keeper, -1);
         }
-        if (!config.keeper && keeper_fd < 0)
+        /* Who passes sockets starts this process again, not a keeper of ours. */
+        if ((!config.keeper || activation_is_pending()) && keeper_fd < 0)
                 return run(&config, &keeper, -1);
         find_keeper(keeper_path, sizeof(keeper_path));
         if (command_init(&command, argc, argv) < 0) {
