@@ -1,12 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs the Debian packages that are missing, and says which. Usage: tools/deps.sh [build] [lint] [fuzz]
+# Installs the Debian packages that are missing, and says which. Usage: tools/deps.sh [build] [lint] [fuzz] [container]
 # (default: build). Does nothing, quickly and silently, when nothing is missing.
 set -eu
 
 build="gcc make pkg-config libc6-dev libsystemd-dev libjson-c-dev libinih-dev libcunit1-dev scdoc jq"
 lint="clang-format clang-tidy cppcheck"
 fuzz="clang libclang-rt-14-dev"
+# To boot a container in a test (tests/integration/container.sh).
+container="systemd systemd-container"
 
 packages=""
 for group in "${@:-build}"; do
@@ -14,7 +16,8 @@ for group in "${@:-build}"; do
         build) packages="$packages $build" ;;
         lint) packages="$packages $lint" ;;
         fuzz) packages="$packages $fuzz" ;;
-        *) echo "deps.sh: unknown group '$group'; known: build lint fuzz" >&2; exit 2 ;;
+        container) packages="$packages $container" ;;
+        *) echo "deps.sh: unknown group '$group'; known: build lint fuzz container" >&2; exit 2 ;;
         esac
 done
 
