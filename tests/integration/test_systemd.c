@@ -479,6 +479,12 @@ static void test_everything_stopped(void)
         CU_ASSERT_NOT_EQUAL(access(ADMIN_SOCKET, F_OK), 0);
         CU_ASSERT_NOT_EQUAL(access(KEEPER_SOCKET, F_OK), 0);
         CU_ASSERT_EQUAL(access("/run/gpumem", F_OK), 0);
+        /* Whoever comes next finds nothing of it. */
+        SH_OK("systemctl start gpumemd.service 2>&1");
+        CU_ASSERT_PTR_NOT_NULL(strstr(property("gpumemd.service", "StatusText"),
+                                      "(0 granted, 4 fresh), 0 sessions"));
+        SH_OK("systemctl stop gpumemd.socket gpumemd-admin.socket gpumemd.service "
+              "gpumemd-keeper.service 2>&1");
         sh("systemctl --failed --no-legend --plain list-units");
         CU_ASSERT_STRING_EQUAL(output, "");
 }
