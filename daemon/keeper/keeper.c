@@ -248,31 +248,45 @@ static int handle(struct keeper *keeper, struct keeper_connection *connection,
 /* Reads what is there, to the end of the batch or of the connection. */
 static void serve(struct keeper *keeper, struct keeper_connection *connection)
 {
+        bool closed = false;
+
         for (int i = 0; i < BATCH && connection->fd >= 0; i++) {
                 struct keeper_message message;
                 struct wire_fds set;
                 size_t length;
                 int r;
 
+                message.header = (struct keeper_header){0};
                 r = wire_receive(connection->fd, &message, sizeof(message), &set, &length,
                                  MSG_DONTWAIT);
                 if (r == -EAGAIN)
                         return;
                 if (r == WIRE_CLOSED) {
-                        close_connection(connection);
-                        return;
+                        /* A daemon that dies with answers unread resets the connection, which is
+                         * said once, before what it had sent: only the second time is the end. */
+                        if (closed)
+                                close_connection(connection);
+                        closed = true;
+                        continue;
                 }
-                if (r == 0) {
+                closed = false;
+                if (r == WIRE_FDS_LOST) {
+                        /* No room for them (RLIMIT_NOFILE): they are not held. */
+                        message.header.result = -EMFILE;
+                        message.header.count = 0;
+                        r = reply(connection, &message, NULL);
+                        keeper_log("error", "descriptors cannot be held: %s", strerror(EMFILE));
+                } else if (r == 0) {
                         r = handle(keeper, connection, &message, length, &set);
                         wire_fds_deinit(&set);
-                        if (r == 0)
-                                continue;
                 } else if (r > 0) {
                         r = -EPROTO;
                 }
-                if (r != -EPIPE)
-                        keeper_log("warning", "the connection of process %d is closed: %s",
-                                   (int)connection->pid, strerror(-r));
+                /* Whoever does not wait for the answer is gone, but what it sent still counts. */
+                if (r == 0 || r == -EPIPE || r == -ECONNRESET)
+                        continue;
+                keeper_log("warning", "the connection of process %d is closed: %s",
+                           (int)connection->pid, strerror(-r));
                 close_connection(connection);
         }
 }

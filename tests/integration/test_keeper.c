@@ -249,6 +249,35 @@ static int daemon_counts(void)
         return held > 250 ? 250 : (int)held;
 }
 
+/* Dies with its answers unread: all that it sent is held, in as many messages as may be out. */
+static int daemon_does_not_wait(void)
+{
+        struct keeper_message message;
+        uint64_t held;
+        int fd = open_socket();
+
+        NEED(fd >= 0 && say_hello(fd, &held) == 0);
+        for (uint32_t i = 0; i < KEEPER_OUTSTANDING_MAX; i++) {
+                int frame = new_memfd(i);
+
+                prepare(&message, KEEPER_PUT, 1, 0);
+                message.entries[0] = (struct keeper_entry){.kind = KEEPER_FRAME, .id = i};
+                NEED(wire_send_with_fds(fd, &message, message.header.length, &frame, 1, 0) == 0);
+                close(frame);
+        }
+        return 0;
+}
+
+static void test_sent_is_safe(void)
+{
+        for (int i = 0; i < 20; i++) {
+                start_keeper();
+                CU_ASSERT_EQUAL(in_process(daemon_does_not_wait), 0);
+                CU_ASSERT_EQUAL(in_process(daemon_counts), KEEPER_OUTSTANDING_MAX);
+                stop_keeper();
+        }
+}
+
 static void test_keeps(void)
 {
         start_keeper();
@@ -643,6 +672,7 @@ int main(void)
 {
         static const struct unit_test tests[] = {
                 {"keeps what it is given", test_keeps},
+                {"what was sent is held", test_sent_is_safe},
                 {"one daemon at a time", test_one_daemon},
                 {"other users", test_other_users},
                 {"nonsense", test_nonsense},
