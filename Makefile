@@ -213,6 +213,12 @@ TESTS := $(if $(ABI_OBJS),$(BUILD)/tests/unit/test_cuda_abi) $(UNIT_TESTS) $(INT
 TESTS += $(BUILD)/cuda-conformance
 tests: $(TESTS) $(HELPERS) $(BUILD)/tests/libopaque-driver.so
 
+# The parts of tests/gpu/check.sh that are programs. Built with the tests, run where there is a GPU.
+tests: $(BUILD)/gpu-check
+$(BUILD)/gpu-check: $(call objs,tests/gpu) $(A_DRIVER) $(BUILD)/libgpumem.so
+	$(say) LD $@
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter-out %.so,$^) -L$(BUILD) -lgpumem -Wl,-rpath,'$$ORIGIN' -Wl,-rpath,'$$ORIGIN/../lib' -ldl
+
 # The simulator with descriptors that say nothing about the memory.
 $(BUILD)/tests/libopaque-driver.so: $(call objs,tests/opaque) $(BUILD)/libcuda-sim.so
 	$(say) LD $@

@@ -29,7 +29,7 @@ static int start(void)
 {
         static char config[4200];
         const struct daemon_options options = {
-                .memory_bytes = DEVICE, .frame_bytes = MIB, .config = config};
+                .memory_bytes = DEVICE, .frame_bytes = MIB, .keeper = true, .config = config};
         char path[4096];
 
         if (daemon_process_product("tests/libopaque-driver.so", path, sizeof(path)) < 0 ||
