@@ -160,7 +160,7 @@ good() { lines "$1" "$2" && [ "$(grep -c '"wrong_bytes":0,' "$work/$1.out")" -ge
 client_says() {
         eval "client=\$pid_$1"
         end=$(($(date +%s) + 40))
-        while kill -0 "$client" 2>/dev/null && [ "$(date +%s)" -lt $end ]; do
+        while [ -e "/proc/$client/exe" ] && [ "$(date +%s)" -lt $end ]; do
                 good "$1" "$2" && return 0
                 sleep 0.05
         done
@@ -188,7 +188,7 @@ before_ms=$(date +%s%3N)
 free_again() { ctl ps --json 2>/dev/null | grep -q '"sessions"' && [ "$(ctl ps --json 2>/dev/null | grep -o '"pid"' | wc -l)" -le 1 ]; }
 step killed_client_gone "$(held wait_for 20 free_again)"
 gone_ms=$(($(date +%s%3N) - before_ms))
-echo check >&4
+{ echo check >&4; } 2>/dev/null
 step neighbour_unharmed "$(held client_says b 2)"
 start_client c && exec 5>"$work/c.in"
 step its_memory_given_again "$(held client_says c 1)"
@@ -197,7 +197,7 @@ step books_balance "$(held wait_for 20 ctl debug check)"
 kill -KILL "$(daemon_pid)" 2>/dev/null
 sleep 0.3
 step daemon_restarted "$(held wait_for 40 ctl status)"
-echo check >&4
+{ echo check >&4; } 2>/dev/null
 step memory_outlives_the_daemon "$(held client_says b 3)"
 step books_balance_again "$(held wait_for 20 ctl debug check)"
 exec 3>&- 4>&- 5>&-
