@@ -410,8 +410,9 @@ static void refuse_expired(struct device *device)
                         ahead += wait->frames;
                         continue;
                 }
-                /* Nobody has to return anything: the daemon is at it and will soon be done. */
-                if (work_ns > now && ahead + wait->frames <= supply) {
+                /* Nobody has to return anything: the daemon is at it and will soon be done (if its
+                 * last try to make memory did not fail). */
+                if (work_ns > now && ahead + wait->frames <= supply && device->backoff_ns == 0) {
                         wait->deadline_ns = work_ns;
                         ahead += wait->frames;
                         continue;
