@@ -235,7 +235,7 @@ test: deps
 	$(Q)GPUMEM_BUILD=$(BUILD) CC='$(CC)' tests/run.sh $(TESTS)
 
 demo: build
-	$(Q)GPUMEM_BUILD=$(BUILD) tools/demo.sh
+	$(Q)GPUMEM_BUILD=$(BUILD) exec tools/demo.sh
 
 bench: build
 	$(Q)for b in alloc grant; do GPUMEM_BUILD=$(BUILD) $(BUILD)/gpumem-bench $$b --json || exit 1; done

@@ -5,6 +5,7 @@
 # is killed half-way, its memory comes back, and the other finishes untouched; then the daemon itself is killed under
 # both, again and again, and they write the same text. Exit 0 only if all of it held.
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
 build=${GPUMEM_BUILD:-build}
 model=tests/data/tinylm-f16.gguf
