@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "daemon/activation.h"
@@ -138,6 +139,19 @@ static int open_keeper(struct keeper_link **out, const struct config *config,
         return r;
 }
 
+/*
+ * A service manager starts again at once, as a crash of a running daemon wants it. What cannot even
+ * start is not to be tried (and logged) fifty times a second: it takes its time to fail.
+ */
+static int fail_to_start(int status)
+{
+        const struct timespec pause = {.tv_sec = 1};
+
+        if (getenv("NOTIFY_SOCKET"))
+                nanosleep(&pause, NULL);
+        return status;
+}
+
 static int run(const struct config *config, const struct keeper_link_options *link, int fd)
 {
         struct keeper_link *keeper;
@@ -166,6 +180,14 @@ static int run(const struct config *config, const struct keeper_link_options *li
                 log_error(&daemon->log, "the daemon ends", LOG_TEXT("error", strerror(-r)));
         daemon_free(daemon);
         return r < 0 ? 1 : 0;
+}
+
+/* The same without a keeper that would start it again. */
+static int run_alone(const struct config *config, const struct keeper_link_options *link)
+{
+        int status = run(config, link, -1);
+
+        return status == 0 ? 0 : fail_to_start(status);
 }
 
 int main(int argc, char **argv)
@@ -208,23 +230,23 @@ int main(int argc, char **argv)
                 return 2;
         }
         if (read_config(&config, path) < 0)
-                return 2;
+                return check || keeper_fd >= 0 ? 2 : fail_to_start(2);
         if (check) {
                 printf("%s: ok\n", path ? path : CONFIG_PATH_DEFAULT);
                 return 0;
         }
         if (no_keeper)
-                return run(&config, &keeper, -1);
+                return run_alone(&config, &keeper);
         if (getenv("GPUMEM_KEEPER_SOCKET"))
                 snprintf(config.keeper_socket, sizeof(config.keeper_socket), "%s",
                          getenv("GPUMEM_KEEPER_SOCKET"));
         if (config.keeper_socket[0]) {
                 keeper.path = config.keeper_socket;
-                return run(&config, &keeper, -1);
+                return run_alone(&config, &keeper);
         }
         /* Who passes sockets starts this process again, not a keeper of ours. */
         if ((!config.keeper || activation_is_pending()) && keeper_fd < 0)
-                return run(&config, &keeper, -1);
+                return run_alone(&config, &keeper);
         find_keeper(keeper_path, sizeof(keeper_path));
         if (command_init(&command, argc, argv) < 0) {
                 fprintf(stderr, "gpumemd: error: too many arguments\n");

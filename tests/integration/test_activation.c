@@ -353,9 +353,12 @@ static void test_not_for_us(void)
 static void expect_refusal(const int *fds, int count, const char *names, const char *why)
 {
         struct service service;
+        uint64_t start = wire_now_ns();
 
         service_start(&service, fds, count, names, true);
         CU_ASSERT_EQUAL(service_wait(&service), 1);
+        /* Whoever starts it again at once shall not do that all the time. */
+        CU_ASSERT(wire_now_ns() - start >= 1000 * MS);
         CU_ASSERT(log_has(why));
         CU_ASSERT_NOT_EQUAL(access(configured_client, F_OK), 0);
         CU_ASSERT_NOT_EQUAL(access(configured_admin, F_OK), 0);

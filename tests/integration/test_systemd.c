@@ -467,6 +467,28 @@ static void test_stopped(void)
         CU_ASSERT_EQUAL(sh(CTL " debug check"), 0);
 }
 
+/* A mistake of the administrator costs time and nothing else, and systemd does not spin on it. */
+static void test_wrong_configuration(void)
+{
+        const char *wrong = "_SYSTEMD_UNIT=gpumemd.service _TRANSPORT=stdout";
+        uint64_t before, after;
+
+        SH_OK("sed -i 's/^driver = simulated/driver = imagined/' /etc/gpumem/gpumemd.conf");
+        CU_ASSERT_EQUAL(sh("/usr/local/sbin/gpumemd --check-config 2>&1"), 2);
+        before = journal_count(wrong);
+        SH_OK("systemctl --no-block restart gpumemd.service 2>&1");
+        usleep(3500000);
+        after = journal_count(wrong);
+        CU_ASSERT(after > before && after <= before + 4);
+        CU_ASSERT(strstr(output, "imagined") != NULL);
+        CU_ASSERT(content_is(0x5a));
+        CU_ASSERT(property_is("gpumemd.socket", "ActiveState", "active"));
+        SH_OK("sed -i 's/^driver = imagined/driver = simulated/' /etc/gpumem/gpumemd.conf");
+        CU_ASSERT(wait_for_property("gpumemd.service", "ActiveState", "active"));
+        CU_ASSERT(engine_works(0x5a));
+        CU_ASSERT_EQUAL(sh(CTL " debug check"), 0);
+}
+
 static void test_everything_stopped(void)
 {
         gpumem_buffer_free(buffer);
@@ -504,6 +526,7 @@ static int run_inside(void)
                 {"the keeper killed", test_keeper_killed},
                 {"watchdog", test_watchdog},
                 {"stop and start", test_stopped},
+                {"a wrong configuration", test_wrong_configuration},
                 {"everything stopped", test_everything_stopped},
         };
 
