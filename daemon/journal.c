@@ -62,7 +62,7 @@ void journal_close(struct journal *journal)
  * it or nothing. */
 static void put(struct entry *entry, const char *name, const char *value, size_t length)
 {
-        size_t name_length = strlen(name);
+        size_t name_length = strnlen(name, NAME_MAX_BYTES);
         char *out = entry->bytes + entry->length;
 
         if (sizeof(entry->bytes) - entry->length < name_length + length + 10)
