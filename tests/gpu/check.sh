@@ -119,6 +119,7 @@ awk -F '\t' '
 part latency 60 "$bin/gpu-check" "$driver" latency $quick
 part outlive 60 "$bin/gpu-check" "$driver" outlive
 part kill 120 "$bin/gpu-check" "$driver" kill $quick
+part kernels 30 "$bin/gpu-check" "$driver" kernels
 
 # --- the daemon with two processes ----------------------------------------------------------------------------------
 say "daemon"
@@ -236,8 +237,8 @@ fi
         printf ',\n"seconds":%d,"failed":[' "$seconds"
         comma=""
         for name in $failed; do printf '%s"%s"' "$comma" "$name" && comma=,; done
-        printf '],\n"differences":%s,\n"latency":%s,\n"outlive":%s,\n"kill":%s,\n' "$(cat "$work/differences.json")" \
-                "$(cat "$work/latency.json")" "$(cat "$work/outlive.json")" "$(cat "$work/kill.json")"
+        printf '],\n"differences":%s,\n"latency":%s,\n"outlive":%s,\n"kill":%s,\n"kernels":%s,\n' "$(cat "$work/differences.json")" \
+                "$(cat "$work/latency.json")" "$(cat "$work/outlive.json")" "$(cat "$work/kill.json")" "$(cat "$work/kernels.json")"
         printf '"daemon":{"steps":{%s},"mib_each":%d,"killed_client_gone_ms":%d,"status":%s,"meminfo":%s,"log":' "$steps" \
                 "$mib" "$gone_ms" "$status_json" "$meminfo_json"
         quoted "$errors"

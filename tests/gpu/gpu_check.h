@@ -39,6 +39,7 @@ void print_samples(double *samples, int count);
 int part_latency(const struct check *check, bool quick);
 int part_outlive(const struct check *check);
 int part_kill(const struct check *check, bool quick);
+int part_kernels(const struct check *check);
 int part_client(const struct check *check, const char *socket_path, uint64_t mib);
 /* The other processes of outlive and kill; never return. */
 void child_export(const struct check *check, int socket, bool by_kill);

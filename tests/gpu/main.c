@@ -168,7 +168,7 @@ static int part_device(const struct check *check)
 
 static int usage(void)
 {
-        fputs("usage: gpu-check DRIVER device|outlive\n"
+        fputs("usage: gpu-check DRIVER device|outlive|kernels\n"
               "       gpu-check DRIVER latency|kill [quick]\n"
               "       gpu-check DRIVER client SOCKET MIB\n",
               stderr);
@@ -193,6 +193,8 @@ int main(int argc, char **argv)
                 return part_outlive(&check);
         if (strcmp(part, "kill") == 0)
                 return part_kill(&check, argc > 3);
+        if (strcmp(part, "kernels") == 0)
+                return part_kernels(&check);
         if (strcmp(part, "client") == 0 && argc == 5)
                 return part_client(&check, argv[3], mib);
         if (argc == 5 && strcmp(part, "export-exit") == 0)

@@ -60,6 +60,9 @@ static void test_runs_through(void)
         CU_ASSERT(json_object_get_boolean(member(member(object, "outlive"), "after_kill")));
         CU_ASSERT(json_object_get_boolean(member(member(object, "kill"), "all_back")));
         CU_ASSERT(json_object_get_int(member(member(object, "conformance"), "passed")) >= 60);
+        /* No kernel ran, and it does not say that one did. */
+        CU_ASSERT_PTR_NOT_NULL(member(member(object, "kernels"), "skipped"));
+        CU_ASSERT_PTR_NULL(member(member(object, "kernels"), "sees_memory"));
         steps = member(member(object, "daemon"), "steps");
         CU_ASSERT(json_object_object_length(steps) >= 10);
         json_object_object_foreach(steps, key, value)
