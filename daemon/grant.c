@@ -192,6 +192,19 @@ static void refuse_lost(struct session *session)
                        session->device->trouble);
 }
 
+static uint32_t usable_frames(const struct device *device)
+{
+        return device->table.count - device->table.states[FRAME_QUARANTINED];
+}
+
+static void refuse_never(struct session *session, uint32_t frames)
+{
+        session->device->refusals++;
+        session_refuse(session, GPUMEM_E_NO_MEMORY,
+                       "the device has %" PRIu32 " frames; %" PRIu32 " can never be had",
+                       usable_frames(session->device), frames);
+}
+
 static void refuse_late(struct session *session, const struct grant_wait *wait)
 {
         struct device *device = session->device;
@@ -218,7 +231,6 @@ void grant_request(struct session *session, uint64_t id, uint32_t frames, uint32
         struct device *device = session->device;
         struct object *object = object_find(&session->objects, id);
         struct grant_wait *wait = &session->wait;
-        uint32_t usable = device->table.count - device->table.states[FRAME_QUARANTINED];
         uint64_t supply, wanted = device->queue.frames + frames;
         bool held;
 
@@ -244,10 +256,8 @@ void grant_request(struct session *session, uint64_t id, uint32_t frames, uint32
                 refuse_lost(session);
                 return;
         }
-        if (frames > usable) {
-                session_refuse(session, GPUMEM_E_NO_MEMORY,
-                               "the device has %" PRIu32 " frames; %" PRIu32 " can never be had",
-                               usable, frames);
+        if (frames > usable_frames(device)) {
+                refuse_never(session, frames);
                 return;
         }
         if (frames > tenant_device_max(session->allotment)) {
@@ -306,6 +316,9 @@ static void refuse_impossible(struct device *device)
                 if (device->state == DEVICE_LOST) {
                         dequeue(device, wait);
                         refuse_lost(wait->session);
+                } else if (wait->frames > usable_frames(device)) { /* some failed meanwhile */
+                        dequeue(device, wait);
+                        refuse_never(wait->session, wait->frames);
                 } else if (wait->wait_ms == 0 && ahead + wait->frames > supply) {
                         dequeue(device, wait);
                         refuse_short(wait->session, wait->frames);
