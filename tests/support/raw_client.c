@@ -142,7 +142,9 @@ int raw_call(struct raw_client *client, void *message)
 
         /* Who was turned away may find the connection closed before it said a word; why, is still
          * there. */
-        return r < 0 && r != -EPIPE ? r : raw_receive(client, RAW_TIMEOUT_MS);
+        return r < 0 && r != -EPIPE ? r
+                                    : raw_receive(client, client->timeout_ms ? client->timeout_ms
+                                                                             : RAW_TIMEOUT_MS);
 }
 
 int raw_hello(struct raw_client *client, const uint8_t uuid[16], uint64_t granularity,

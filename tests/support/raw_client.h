@@ -19,6 +19,7 @@ struct raw_client {
         _Alignas(8) unsigned char message[GPUMEM_MESSAGE_MAX]; /* the last reply */
         size_t length;
         char text[GPUMEM_TEXT_MAX]; /* of the last ERROR */
+        uint32_t timeout_ms;        /* of raw_call(); 0: RAW_TIMEOUT_MS */
         uint64_t features;          /* that raw_hello() offers */
         unsigned reclaim_events, device_events, resumed_events;
         uint32_t resumed_serial; /* of the last RESUMED */
