@@ -40,6 +40,28 @@ int client_connection_init_consume_fd(struct client_connection *connection, int 
         return 0;
 }
 
+/* Why, and what to do about it. */
+static int cannot_connect(const char *path, int error)
+{
+        switch (error) {
+        case EACCES:
+        case EPERM:
+                return client_error(GPUMEM_E_PERMISSION,
+                                    "no permission to connect to gpumemd at %s: the user must be "
+                                    "in the socket's group (gpumem, unless the configuration names "
+                                    "another; a new membership counts from the next login)",
+                                    path);
+        case ENOENT:
+        case ECONNREFUSED:
+                return client_error(GPUMEM_E_DOWN,
+                                    "cannot connect to gpumemd at %s: %s; is gpumemd running?",
+                                    path, strerror(error));
+        default:
+                return client_error(GPUMEM_E_DOWN, "cannot connect to gpumemd at %s: %s", path,
+                                    strerror(error));
+        }
+}
+
 int client_connection_init(struct client_connection *connection, const char *path,
                            uint32_t timeout_ms)
 {
@@ -71,8 +93,7 @@ int client_connection_init(struct client_connection *connection, const char *pat
                 if (error == EAGAIN)
                         return client_error(GPUMEM_E_TIMEOUT,
                                             "gpumemd does not accept connections at %s", path);
-                return client_error(GPUMEM_E_DOWN, "cannot connect to gpumemd at %s: %s", path,
-                                    strerror(error));
+                return cannot_connect(path, error);
         }
         return client_connection_init_consume_fd(connection, fd, timeout_ms);
 }

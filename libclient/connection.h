@@ -81,7 +81,8 @@ struct client_connection {
         void *userdata;
 };
 
-/* Connects to a SOCK_SEQPACKET socket. GPUMEM_E_DOWN names the path and why. */
+/* Connects to a SOCK_SEQPACKET socket. GPUMEM_E_DOWN and GPUMEM_E_PERMISSION name the path and
+ * why. */
 int client_connection_init(struct client_connection *connection, const char *path,
                            uint32_t timeout_ms);
 /* Takes a connected socket instead. */

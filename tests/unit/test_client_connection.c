@@ -4,12 +4,16 @@
 #include <CUnit/Basic.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -380,7 +384,57 @@ static void test_connect_path(void)
         CU_ASSERT_EQUAL(client_connection_init(&connection, path, 100), GPUMEM_E_INVALID);
         client_connection_deinit(&connection);
         CU_ASSERT_EQUAL(client_connection_init(&connection, "/nonexistent", 100), GPUMEM_E_DOWN);
+        CU_ASSERT_PTR_NOT_NULL(
+                strstr(gpumem_error_message(), "/nonexistent: No such file or directory"));
+        CU_ASSERT_PTR_NOT_NULL(strstr(gpumem_error_message(), "is gpumemd running?"));
         client_connection_deinit(&connection);
+}
+
+/* In a process of its own, without the power to pass by a socket's mode: does connecting fail with
+ * this result, and these words? */
+static bool fails_unprivileged(const char *path, int expected, const char *words)
+{
+        int status = -1;
+        pid_t child = fork();
+
+        CU_ASSERT_FATAL(child >= 0);
+        if (child == 0) {
+                struct client_connection connection;
+                bool good = geteuid() != 0 ||
+                            (setresgid(65534, 65534, 65534) == 0 && setgroups(0, NULL) == 0 &&
+                             setresuid(65534, 65534, 65534) == 0);
+
+                good = good && client_connection_init(&connection, path, 1000) == expected &&
+                       strstr(gpumem_error_message(), path) &&
+                       strstr(gpumem_error_message(), words);
+                if (!good)
+                        fprintf(stderr, "%s\n", gpumem_error_message());
+                _exit(good ? 0 : 1);
+        }
+        CU_ASSERT_EQUAL(waitpid(child, &status, 0), child);
+        return status == 0;
+}
+
+static void test_connect_refused(void)
+{
+        struct sockaddr_un address = {.sun_family = AF_UNIX};
+        char directory[] = "/tmp/gpumem-connect-XXXXXX";
+        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+        CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(directory));
+        CU_ASSERT_EQUAL(chmod(directory, 0711), 0);
+        snprintf(address.sun_path, sizeof(address.sun_path), "%s/client.sock", directory);
+        CU_ASSERT_EQUAL_FATAL(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+        CU_ASSERT_EQUAL(chmod(address.sun_path, 0666), 0);
+        /* Nobody listens: what a daemon that was killed leaves behind. */
+        CU_ASSERT(fails_unprivileged(address.sun_path, GPUMEM_E_DOWN,
+                                     "Connection refused; is gpumemd running?"));
+        CU_ASSERT_EQUAL(listen(fd, 1), 0);
+        CU_ASSERT_EQUAL(chmod(address.sun_path, 0), 0);
+        CU_ASSERT(fails_unprivileged(address.sun_path, GPUMEM_E_PERMISSION, "group (gpumem"));
+        close(fd);
+        unlink(address.sun_path);
+        rmdir(directory);
 }
 
 int main(void)
@@ -400,6 +454,7 @@ int main(void)
         CU_add_test(suite, "C14 what was not sent was not asked", test_queue_full);
         CU_add_test(suite, "turned away", test_turned_away);
         CU_add_test(suite, "paths", test_connect_path);
+        CU_add_test(suite, "no permission, nobody there", test_connect_refused);
         CU_basic_set_mode(CU_BRM_VERBOSE);
         CU_basic_run_tests();
         failed = CU_get_number_of_failures();
