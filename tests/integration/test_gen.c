@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -308,6 +309,10 @@ static void test_own_limit(void)
             NULL);
         CU_ASSERT(total(json, "preemptions") > 0);
         CU_ASSERT(total(json, "granted_bytes_peak") <= 2 * (int64_t)MIB);
+        run(3,
+            "--kv-max-bytes 2097151 is too small: the cache of this model grows by units of 2097152",
+            NULL, "--driver", "simulated", "--socket", daemon_process_client_socket(process),
+            "--prompt", "x", "--kv-max-bytes", "2097151", NULL);
         daemon_end(process);
 }
 
@@ -375,8 +380,8 @@ static void test_deadlock(void)
 static void test_too_small(void)
 {
         static const uint64_t sizes[] = {2, 6, 8};
-        static const char *const about[] = {"too small: weights", "too small: activations",
-                                            "too small: another unit"};
+        static const char *const about[] = {"too small for weights", "too small for activations",
+                                            "too small for another unit"};
 
         for (int i = 0; i < 3; i++) {
                 struct daemon_process *process = daemon_of(sizes[i] * MIB);
@@ -488,13 +493,55 @@ static void test_errors(void)
             "/no/such/model", NULL);
         run(4, "truncated or corrupt", NULL, "--reference", "--prompt", "x", "--model", path, NULL);
         run(4, "not a GGUF file", NULL, "--reference", "--prompt", "x", "--model", PROMPTS, NULL);
-        run(5, "/no/such/socket", NULL, "--driver", "simulated", "--socket", "/no/such/socket",
-            "--prompt", "x", NULL);
+        run(5, "/no/such/socket: No such file or directory; is gpumemd running? (start gpumemd",
+            NULL, "--driver", "simulated", "--socket", "/no/such/socket", "--prompt", "x", NULL);
         run(7, "/no/such/directory", NULL, "--reference", "--prompt", "x", "--json",
             "/no/such/directory/x", "--quiet", NULL);
+        /* Found before anything else is, and so before any work. */
+        run(7, "--json /no/such/directory/x", NULL, "--reference", "--prompt", "x", "--model",
+            "/no/such/model", "--json", "/no/such/directory/x", NULL);
+        run(7, "Is a directory", NULL, "--reference", "--prompt", "x", "--json", directory, NULL);
+        run(3, "more than 256 MiB of prompts", NULL, "--reference", "--prompts", "/dev/zero", NULL);
+        run(3, "Is a directory", NULL, "--reference", "--prompts", "/tmp", NULL);
         unlink(path);
         free(path);
         free(broken.data);
+}
+
+/* Prompts from a pipe, results into one. */
+static void test_pipes(void)
+{
+        static const char command[] = "printf 'In the beginning\\nAnd the king said\\n' |"
+                                      " %s --model " MODEL " --reference --quiet --max-new-tokens 4"
+                                      " --prompts /dev/stdin --json /dev/stdout | cat >%s";
+        const char *path = temporary("piped.json");
+        char line[3 * PATH_MAX];
+
+        snprintf(line, sizeof(line), command, program, path);
+        CU_ASSERT_EQUAL(system(line), 0);
+        CU_ASSERT_EQUAL(total(path, "generated_tokens"), 8);
+        run(0, "same as", NULL, "--reference", "--prompt", "In the beginning", "--prompt",
+            "And the king said", "--max-new-tokens", "4", "--expect", path, "--quiet", NULL);
+}
+
+/* A result is written through a symbolic link; a run that fails leaves nothing beside it. */
+static void test_json_link(void)
+{
+        const char *link = temporary("link.json"), *target = temporary("target.json");
+        struct stat status;
+        char command[2 * PATH_MAX];
+
+        CU_ASSERT_EQUAL(symlink("target.json", link), 0);
+        CU_ASSERT_EQUAL(close(open(target, O_WRONLY | O_CREAT | O_CLOEXEC, 0600)), 0);
+        run(0, NULL, NULL, "--reference", "--prompt", "x", "--max-new-tokens", "2", "--quiet",
+            "--json", link, NULL);
+        CU_ASSERT(lstat(link, &status) == 0 && S_ISLNK(status.st_mode));
+        CU_ASSERT_EQUAL(total(target, "generated_tokens"), 2);
+        run(4, NULL, NULL, "--reference", "--prompt", "x", "--model", "/no/such/model", "--json",
+            link, NULL);
+        CU_ASSERT_EQUAL(total(target, "generated_tokens"), 2);
+        snprintf(command, sizeof(command), "! ls %s | grep -q tmp", directory);
+        CU_ASSERT_EQUAL(system(command), 0);
 }
 
 /* A model that computes NaN has no next token: said, not guessed. */
@@ -579,7 +626,8 @@ static int clean_up(void)
         static const char *const names[] = {
                 "reference.json", "changed.json",     "paged.json",    "tiny.json",
                 "limit.json",     "interrupted.json", "portable.json", "long.json",
-                "left.json",      "right.json",       "text",
+                "left.json",      "right.json",       "text",          "piped.json",
+                "link.json",      "target.json",
         };
 
         for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
@@ -599,6 +647,8 @@ int main(void)
             !CU_add_test(suite, "a difference is found", test_expect_finds) ||
             !CU_add_test(suite, "text and help", test_text) ||
             !CU_add_test(suite, "errors", test_errors) ||
+            !CU_add_test(suite, "pipes", test_pipes) ||
+            !CU_add_test(suite, "a result behind a link", test_json_link) ||
             !CU_add_test(suite, "not a number", test_not_a_number) ||
             !CU_add_test(suite, "paged", test_paged) ||
             !CU_add_test(suite, "portable", test_portable) ||

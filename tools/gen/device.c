@@ -115,6 +115,13 @@ enum engine_failure device_init(struct device *device, const struct engine_optio
         r = gpumem_connect(&device->session, &connect);
         if (r < 0) {
                 device->session = NULL;
+                if (r == GPUMEM_E_DOWN) {
+                        gen_fail(error, r,
+                                 "%s (start gpumemd, or name its socket with --socket or "
+                                 "GPUMEM_SOCKET, or run without it with --reference)",
+                                 gpumem_error_message());
+                        return ENGINE_DAEMON;
+                }
                 return device_fail(error, r, "gpumemd");
         }
         return open_stream(device, error);
@@ -156,7 +163,7 @@ bool device_is_too_small(const struct device *device, uint64_t bytes, const char
         if (bytes <= info.device_bytes && info.session_bytes <= info.device_bytes - bytes)
                 return false;
         gen_fail(error, -ENOMEM,
-                 "the device is too small: %s takes %" PRIu64 " KiB beside the %" PRIu64
+                 "the device is too small for %s: that would be %" PRIu64 " KiB beside the %" PRIu64
                  " KiB that this engine holds, and gpumemd manages %" PRIu64 " KiB",
                  what, bytes >> 10, info.session_bytes >> 10, info.device_bytes >> 10);
         return true;

@@ -136,6 +136,30 @@ static enum engine_failure load_weights(struct engine *engine, struct weights *w
         return ENGINE_OK;
 }
 
+/* Is it the limit of our own that the pool was refused for? The unit's size is known once a pool
+ * without it has been made. */
+static bool limit_is_too_small(const struct engine *engine, struct gpumem_kv_options options,
+                               struct gen_error *error)
+{
+        struct gpumem_kv_geometry geometry;
+        struct gpumem_kv *kv;
+
+        if (options.max_bytes == 0)
+                return false;
+        options.max_bytes = 0;
+        if (gpumem_kv_create(engine->device.session, &options, &kv) < 0)
+                return false;
+        gpumem_kv_get_geometry(kv, &geometry);
+        gpumem_kv_free(kv);
+        if (engine->options.kv_max_bytes >= (uint64_t)geometry.unit_stride)
+                return false;
+        gen_fail(error, -EINVAL,
+                 "--kv-max-bytes %" PRIu64 " is too small: the cache of this model grows by units "
+                 "of %" PRId64 " bytes on this device, and needs at least one",
+                 engine->options.kv_max_bytes, geometry.unit_stride);
+        return true;
+}
+
 static enum engine_failure open_pool(struct engine *engine, struct gen_error *error)
 {
         const struct model_shape *shape = &engine->model.weights->shape;
@@ -155,8 +179,12 @@ static enum engine_failure open_pool(struct engine *engine, struct gen_error *er
         const int r = gpumem_kv_create(engine->device.session, &options, &engine->kv);
 
         if (r < 0) {
+                const enum engine_failure failure = device_fail(error, r, "KV pool");
+
                 engine->kv = NULL;
-                return device_fail(error, r, "KV pool");
+                if (r == GPUMEM_E_INVALID && limit_is_too_small(engine, options, error))
+                        return ENGINE_USAGE;
+                return failure;
         }
         gpumem_kv_get_geometry(engine->kv, &engine->geometry);
         return ENGINE_OK;
@@ -460,7 +488,7 @@ static enum engine_failure acquire(struct run *run, const struct scheduler_plan 
                 /* One is left. It may still be more than the pool, or the device, can ever hold. */
                 if (device_is_too_small(&engine->device,
                                         engine->geometry.unit_frames * engine->geometry.frame_bytes,
-                                        "another unit of the KV pool, for a single sequence,",
+                                        "another unit of the KV pool for a single sequence",
                                         run->error))
                         return ENGINE_MEMORY;
                 if (r == GPUMEM_E_NO_MEMORY || now_seconds() >= deadline)

@@ -45,6 +45,7 @@ enum engine_failure {
         ENGINE_OK = 0,
         ENGINE_UNSUPPORTED, /* the CPU cannot reach this driver's device memory */
         ENGINE_DAEMON,      /* down, refused, or of another kind */
+        ENGINE_USAGE,       /* an option does not fit the model and the device */
         ENGINE_MEMORY,      /* too small, or none came in time */
         ENGINE_OTHER,       /* driver failure, or the model's output is not a number */
         ENGINE_STOPPED,     /* by hooks->stopped while something was awaited */

@@ -44,6 +44,7 @@ struct program {
         struct request_list requests;
         struct request_limits limits;
         struct run_totals totals;
+        struct result_file json; /* if options.json */
         uint64_t progress_next;
         uint32_t printed; /* requests whose text is out */
         bool output_failed;
@@ -177,6 +178,10 @@ static int load_prompts(struct program *program)
                 else if ((r = request_list_add(&program->requests, value, strlen(value))) < 0)
                         gen_fail(&error, r, "--prompt: %s", strerror(-r));
         }
+        if (r == -EINTR && stop_signal) {
+                fprintf(stderr, "gpumem-gen: ended by signal %d\n", (int)stop_signal);
+                return GEN_EXIT_SIGNAL + stop_signal;
+        }
         if (!r && !program->requests.count)
                 r = gen_fail(&error, -EINVAL, "the prompt files are empty");
         if (!r)
@@ -228,6 +233,8 @@ static int exit_of(enum engine_failure failure)
                 return GEN_EXIT_OK;
         case ENGINE_UNSUPPORTED:
                 return GEN_EXIT_UNSUPPORTED;
+        case ENGINE_USAGE:
+                return GEN_EXIT_USAGE;
         case ENGINE_DAEMON:
                 return GEN_EXIT_DAEMON;
         case ENGINE_MEMORY:
@@ -290,7 +297,7 @@ static int finish(struct program *program)
         struct gen_error error = {0};
         int r;
 
-        if (options->json && result_write(&result, options->json, &error) < 0)
+        if (options->json && result_file_write(&program->json, &result, &error) < 0)
                 return complain(GEN_EXIT_FAILURE, &error);
         if (!complete) {
                 fprintf(stderr, "gpumem-gen: ended by signal %d after %" PRIu64 " tokens\n",
@@ -315,9 +322,15 @@ static int finish(struct program *program)
 static int run(struct program *program)
 {
         const struct run_hooks hooks = {program, stepped, stopped};
+        struct gen_error error = {0};
         double begin;
-        int code = load_model(program);
+        int code;
 
+        /* Before the work, not after it. */
+        if (program->options.json &&
+            result_file_open(&program->json, program->options.json, &error) < 0)
+                return complain(GEN_EXIT_FAILURE, &error);
+        code = load_model(program);
         if (!code)
                 code = load_prompts(program);
         if (code)
@@ -357,6 +370,7 @@ int main(int argc, char **argv)
                 catch_signals();
                 code = run(program);
         }
+        result_file_close(&program->json);
         request_list_deinit(&program->requests);
         weights_free(program->weights);
         tokenizer_free(program->tokenizer);

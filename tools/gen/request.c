@@ -6,7 +6,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tools/gen/tokenizer.h"
@@ -50,36 +49,42 @@ int request_list_add(struct request_list *list, const char *text, size_t bytes)
         return 0;
 }
 
-/* The whole file in memory. */
+/* All that can be read from it, in memory. */
 static int slurp(const char *path, char **out, size_t *bytes, struct gen_error *error)
 {
-        struct stat status;
-        size_t have = 0;
-        char *data;
+        size_t have = 0, room = 0;
+        char *data = NULL;
         int r = 0;
         const int fd = open(path, O_RDONLY | O_CLOEXEC);
 
         if (fd < 0)
                 return gen_fail(error, -errno, "%s: %s", path, strerror(errno));
-        if (fstat(fd, &status) < 0 || !S_ISREG(status.st_mode) ||
-            (uint64_t)status.st_size > PROMPTS_FILE_BYTES_MAX) {
-                close(fd);
-                return gen_fail(error, -EINVAL,
-                                "%s: not a regular file of at most %" PRIu64 " bytes", path,
-                                PROMPTS_FILE_BYTES_MAX);
-        }
-        data = malloc((size_t)status.st_size + 1);
-        if (!data)
-                r = gen_fail(error, -ENOMEM, "%s: out of memory", path);
-        while (!r && have < (size_t)status.st_size) {
-                const ssize_t n = read(fd, data + have, (size_t)status.st_size - have);
+        while (!r) {
+                ssize_t n;
 
-                if (n < 0 && errno != EINTR)
-                        r = gen_fail(error, -errno, "%s: %s", path, strerror(errno));
-                else if (!n)
+                /* One byte more than the limit tells that there is more. */
+                if (have == room) {
+                        const size_t most = PROMPTS_FILE_BYTES_MAX + 1;
+                        const size_t larger = room ? (room < most / 2 ? 2 * room : most) : 65536;
+                        char *grown = realloc(data, larger);
+
+                        if (!grown) {
+                                r = gen_fail(error, -ENOMEM, "%s: out of memory", path);
+                                break;
+                        }
+                        data = grown;
+                        room = larger;
+                }
+                n = read(fd, data + have, room - have);
+                if (!n)
                         break;
-                else if (n > 0)
+                if (n < 0)
+                        r = gen_fail(error, -errno, "%s: %s", path, strerror(errno));
+                else
                         have += (size_t)n;
+                if (have > PROMPTS_FILE_BYTES_MAX)
+                        r = gen_fail(error, -EFBIG, "%s: more than %" PRIu64 " MiB of prompts",
+                                     path, PROMPTS_FILE_BYTES_MAX >> 20);
         }
         close(fd);
         if (r < 0) {

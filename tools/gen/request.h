@@ -13,7 +13,7 @@
 #include "tools/gen/error.h"
 
 #define REQUESTS_MAX           (1u << 20)
-#define PROMPTS_FILE_BYTES_MAX (UINT64_C(1) << 30)
+#define PROMPTS_FILE_BYTES_MAX (UINT64_C(256) << 20)
 
 struct tokenizer;
 
@@ -60,8 +60,9 @@ struct request_limits {
 
 /* Adds a prompt (copied). 0, -E2BIG: REQUESTS_MAX; -ENOMEM. */
 int request_list_add(struct request_list *list, const char *text, size_t bytes);
-/* Adds a prompt for each line of a file (an empty line is an empty prompt). Negative errno with a
- * message. */
+/* Adds a prompt for each line of a file (an empty line is an empty prompt), which may be a pipe or
+ * a terminal as well, to its end. Negative errno with a message; -EINTR: a signal came while it was
+ * waited for. */
 int request_list_read(struct request_list *list, const char *path, struct gen_error *error);
 /* Turns the texts into tokens. -EINVAL: a prompt leaves no room for a new token, or has no token at
  * all; the message names it. */

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tools/gen/tokenizer.h"
@@ -199,22 +200,62 @@ fail:
         return NULL;
 }
 
-/* Text and a newline into a new file. */
-static int write_file(const char *path, const char *text)
+/* Where symbolic links lead, so that it is not a link that is replaced; the path itself where there
+ * is nothing yet. */
+static char *resolve(const char *path)
 {
-        FILE *file = fopen(path, "we");
+        char *real = realpath(path, NULL);
+
+        return real || errno != ENOENT ? real : strdup(path);
+}
+
+int result_file_open(struct result_file *file, const char *path, struct gen_error *error)
+{
+        struct stat status;
         int r = 0;
 
-        if (!file)
-                return -errno;
-        if (fputs(text, file) < 0 || fputc('\n', file) == EOF || fflush(file))
-                r = errno ? -errno : -EIO;
-        if (fclose(file) && !r)
-                r = errno ? -errno : -EIO;
+        *file = (struct result_file){0};
+        /* Of a pipe that /dev/stdout names there is no other path. */
+        if (stat(path, &status) == 0 && !S_ISREG(status.st_mode)) {
+                file->file = S_ISDIR(status.st_mode) ? NULL : fopen(path, "we");
+                if (!file->file)
+                        r = S_ISDIR(status.st_mode) ? -EISDIR : -errno;
+        } else {
+                file->path = resolve(path);
+                if (!file->path)
+                        r = -errno;
+                else if (asprintf(&file->temporary, "%s.%ld.tmp", file->path, (long)getpid()) < 0) {
+                        file->temporary = NULL;
+                        r = -ENOMEM;
+                } else if (!(file->file = fopen(file->temporary, "we"))) {
+                        r = -errno;
+                        free(file->temporary);
+                        file->temporary = NULL;
+                }
+        }
+        if (r < 0) {
+                gen_fail(error, r, "--json %s: %s", path, strerror(-r));
+                result_file_close(file);
+        }
         return r;
 }
 
-int result_write(const struct result *result, const char *path, struct gen_error *error)
+/* Text and a newline, and the end of the file. */
+static int write_text(struct result_file *file, const char *text)
+{
+        int r = 0;
+
+        errno = 0;
+        if (fputs(text, file->file) < 0 || fputc('\n', file->file) == EOF || fflush(file->file))
+                r = errno ? -errno : -EIO;
+        if (fclose(file->file) && !r)
+                r = errno ? -errno : -EIO;
+        file->file = NULL;
+        return r;
+}
+
+int result_file_write(struct result_file *file, const struct result *result,
+                      struct gen_error *error)
 {
         json_object *root = describe(result);
         const char *text =
@@ -222,23 +263,32 @@ int result_write(const struct result *result, const char *path, struct gen_error
                                                                     JSON_C_TO_STRING_PRETTY |
                                                                     JSON_C_TO_STRING_SPACED)
                      : NULL;
-        char *temporary = NULL;
-        int r;
+        int r = text ? write_text(file, text) : -ENOMEM;
 
-        if (!text || asprintf(&temporary, "%s.%ld.tmp", path, (long)getpid()) < 0) {
-                json_object_put(root);
-                return gen_fail(error, -ENOMEM, "%s: out of memory", path);
-        }
-        r = write_file(temporary, text);
-        if (!r && rename(temporary, path) < 0)
-                r = -errno;
-        if (r < 0) {
-                unlink(temporary);
-                gen_fail(error, r, "%s: %s", path, strerror(-r));
-        }
-        free(temporary);
         json_object_put(root);
+        if (!r && file->temporary) {
+                if (rename(file->temporary, file->path) < 0) {
+                        r = -errno;
+                } else {
+                        free(file->temporary);
+                        file->temporary = NULL;
+                }
+        }
+        if (r < 0)
+                gen_fail(error, r, "--json%s%s: %s", file->path ? " " : "",
+                         file->path ? file->path : "", strerror(-r));
         return r;
+}
+
+void result_file_close(struct result_file *file)
+{
+        if (file->file)
+                fclose(file->file);
+        if (file->temporary)
+                unlink(file->temporary);
+        free(file->temporary);
+        free(file->path);
+        *file = (struct result_file){0};
 }
 
 /* The tokens of prompt `number` (from 0) in the file against the request's. */
