@@ -5,13 +5,13 @@
  * in stream order on the session's kernel threads. Where the driver has no host addresses there is
  * no kernel yet.
  */
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "libclient/batch.h"
 #include "libclient/error.h"
+#include "libclient/operand.h"
 
 struct kernel_job {
         struct gpumem_batch *batch; /* a reference: its arrays are the kernel's */
@@ -112,53 +112,6 @@ static struct kernel_kv describe_kv(const struct gpumem_kv *kv)
         };
 }
 
-/* A tensor in host addresses, strides filled in. */
-struct view {
-        void *data;
-        enum kernel_type type;
-        int64_t token_stride, head_stride;
-};
-
-static int resolve(const struct driver *driver, const char *name,
-                   const struct gpumem_tensor *tensor, uint32_t tokens, uint32_t dim,
-                   struct view *out)
-{
-        int64_t element, tokens_extent, heads_extent, bytes;
-
-        if (tensor->type != GPUMEM_TYPE_F32 && tensor->type != GPUMEM_TYPE_F16)
-                return client_error(GPUMEM_E_INVALID, "%s.type is %d", name, (int)tensor->type);
-        if (tensor->dim != dim)
-                return client_error(GPUMEM_E_INVALID, "%s.dim is %u; it must be %u", name,
-                                    tensor->dim, dim);
-        if (tensor->heads == 0 || tensor->heads > 65536)
-                return client_error(GPUMEM_E_INVALID, "%s.heads is %u", name, tensor->heads);
-        element = tensor->type == GPUMEM_TYPE_F32 ? 4 : 2;
-        out->type = tensor->type == GPUMEM_TYPE_F32 ? KERNEL_F32 : KERNEL_F16;
-        out->head_stride = tensor->head_stride ? tensor->head_stride : element * dim;
-        out->token_stride = tensor->token_stride;
-        if (out->token_stride == 0 &&
-            __builtin_mul_overflow(out->head_stride, (int64_t)tensor->heads, &out->token_stride))
-                out->token_stride = -1;
-        if (out->head_stride < 0 || out->token_stride < 0 || out->head_stride % element != 0 ||
-            out->token_stride % element != 0 ||
-            __builtin_mul_overflow(out->token_stride, (int64_t)tokens - 1, &tokens_extent) ||
-            __builtin_mul_overflow(out->head_stride, (int64_t)tensor->heads - 1, &heads_extent) ||
-            __builtin_add_overflow(tokens_extent, heads_extent, &bytes) ||
-            __builtin_add_overflow(bytes, element * dim, &bytes))
-                return client_error(GPUMEM_E_INVALID,
-                                    "%s has strides %" PRId64 " and %" PRId64
-                                    "; they must be multiples of the element size and the whole "
-                                    "below 2^63 bytes",
-                                    name, tensor->token_stride, tensor->head_stride);
-        out->data = driver->host_view(tensor->address, (size_t)bytes);
-        if (!out->data)
-                return client_error(GPUMEM_E_INVALID,
-                                    "%s: %" PRId64 " bytes at 0x%" PRIx64
-                                    " are not addresses of this device",
-                                    name, bytes, tensor->address);
-        return 0;
-}
-
 static int check_failed(int check)
 {
         return client_error(GPUMEM_E_INVALID, "%s", kernel_check_text(check));
@@ -169,8 +122,8 @@ GPUMEM_API int gpumem_kv_write(struct gpumem_batch *batch, uint32_t layer,
                                gpumem_stream stream)
 {
         const struct gpumem_kv_geometry *layout;
-        const struct driver *driver;
-        struct view key_view, value_view;
+        struct gpumem *session;
+        struct operand key_operand, value_operand;
         struct kernel_job *job;
         int r;
 
@@ -182,17 +135,18 @@ GPUMEM_API int gpumem_kv_write(struct gpumem_batch *batch, uint32_t layer,
         if (batch->view.tokens == 0)
                 return 0;
         layout = &batch->kv->geometry.layout;
-        driver = batch->kv->session->driver;
+        session = batch->kv->session;
         if (key->heads != layout->kv_heads || value->heads != layout->kv_heads)
                 return client_error(GPUMEM_E_INVALID,
                                     "key and value have %u and %u heads; the pool has %u",
                                     key->heads, value->heads, layout->kv_heads);
         if (key->type != value->type)
                 return client_error(GPUMEM_E_INVALID, "key and value must have one type");
-        r = resolve(driver, "key", key, batch->view.tokens, layout->key_dim, &key_view);
+        r = operand_resolve(&key_operand, session, "key", key, batch->view.tokens, layout->key_dim);
         if (r < 0)
                 return r;
-        r = resolve(driver, "value", value, batch->view.tokens, layout->value_dim, &value_view);
+        r = operand_resolve(&value_operand, session, "value", value, batch->view.tokens,
+                            layout->value_dim);
         if (r < 0)
                 return r;
         job = calloc(1, sizeof(*job));
@@ -204,13 +158,13 @@ GPUMEM_API int gpumem_kv_write(struct gpumem_batch *batch, uint32_t layer,
                 .layer = layer,
                 .tokens = batch->view.tokens,
                 .slot_mapping = batch->view.slot_mapping,
-                .type = key_view.type,
-                .key = key_view.data,
-                .value = value_view.data,
-                .key_token_stride = key_view.token_stride,
-                .key_head_stride = key_view.head_stride,
-                .value_token_stride = value_view.token_stride,
-                .value_head_stride = value_view.head_stride,
+                .type = key_operand.type,
+                .key = key_operand.data,
+                .value = value_operand.data,
+                .key_token_stride = key_operand.token_stride,
+                .key_head_stride = key_operand.head_stride,
+                .value_token_stride = value_operand.token_stride,
+                .value_head_stride = value_operand.head_stride,
         };
         r = kernel_write_check(&job->write_args);
         if (r != KERNEL_OK) {
@@ -225,8 +179,8 @@ static int attend(struct gpumem_batch *batch, uint32_t layer, const struct gpume
                   int (*kernel)(struct kernel_pool *pool, const struct kernel_attention *args))
 {
         const struct gpumem_kv_geometry *layout;
-        const struct driver *driver;
-        struct view q, out;
+        struct gpumem *session;
+        struct operand q, out;
         struct kernel_job *job;
         float *lse = NULL;
         int r;
@@ -237,28 +191,34 @@ static int attend(struct gpumem_batch *batch, uint32_t layer, const struct gpume
         if (r < 0)
                 return r;
         layout = &batch->kv->geometry.layout;
-        driver = batch->kv->session->driver;
+        session = batch->kv->session;
         if (args->q.heads == 0 || args->q.heads % layout->kv_heads != 0 ||
             args->out.heads != args->q.heads)
                 return client_error(GPUMEM_E_INVALID,
                                     "q and out have %u and %u heads; they must be the same "
                                     "multiple of the pool's %u",
                                     args->q.heads, args->out.heads, layout->kv_heads);
+        if (!isfinite(args->scale))
+                return client_error(GPUMEM_E_INVALID, "scale is not a finite number");
         if (batch->view.tokens == 0)
                 return 0;
-        r = resolve(driver, "q", &args->q, batch->view.tokens, layout->key_dim, &q);
+        r = operand_resolve(&q, session, "q", &args->q, batch->view.tokens, layout->key_dim);
         if (r < 0)
                 return r;
-        r = resolve(driver, "out", &args->out, batch->view.tokens, layout->value_dim, &out);
+        r = operand_resolve(&out, session, "out", &args->out, batch->view.tokens,
+                            layout->value_dim);
+        if (r < 0)
+                return r;
+        r = operand_check_written(&out, "out", &args->out, batch->view.tokens);
         if (r < 0)
                 return r;
         if (args->lse != 0) {
-                lse = driver->host_view(args->lse,
-                                        (size_t)batch->view.tokens * args->q.heads * sizeof(*lse));
-                if (!lse)
-                        return client_error(GPUMEM_E_INVALID,
-                                            "lse: 0x%" PRIx64 " is not an address of this device",
-                                            args->lse);
+                /* Below 2^50 bytes: heads are at most 2^16 by now. */
+                r = operand_host(session, "lse", args->lse,
+                                 (uint64_t)batch->view.tokens * args->q.heads * sizeof(*lse),
+                                 (void **)&lse);
+                if (r < 0)
+                        return r;
         }
         job = calloc(1, sizeof(*job));
         if (!job)

@@ -166,10 +166,26 @@ GPUMEM_API int gpumem_buffer_create(struct gpumem *session, uint64_t bytes, cons
         return 0;
 }
 
+void buffer_forget(struct gpumem_buffer *buffer)
+{
+        granted_list_free(&buffer->frames);
+        free(buffer);
+}
+
 GPUMEM_API struct gpumem_buffer *gpumem_buffer_free(struct gpumem_buffer *buffer)
 {
-        if (!buffer || session_check(buffer->session) < 0)
+        if (!buffer)
                 return NULL;
+        if (session_check(buffer->session) < 0) {
+                /* A child's copy. If another thread held the lock at the fork, the list may be
+                 * half-done, and the copy stays. */
+                if (pthread_mutex_trylock(&buffer->session->lock) == 0) {
+                        TAILQ_REMOVE(&buffer->session->buffers, buffer, link);
+                        pthread_mutex_unlock(&buffer->session->lock);
+                        buffer_forget(buffer);
+                }
+                return NULL;
+        }
         pthread_mutex_lock(&buffer->session->lock);
         TAILQ_REMOVE(&buffer->session->buffers, buffer, link);
         pthread_mutex_unlock(&buffer->session->lock);

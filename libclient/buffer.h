@@ -15,12 +15,7 @@ struct gpumem_buffer {
         bool stuck;                 /* something could not be unmapped: nothing is given back */
 };
 
-static inline bool buffer_covers(const struct gpumem_buffer *buffer, uint64_t address,
-                                 uint64_t bytes)
-{
-        return address >= buffer->space.base &&
-               address - buffer->space.base <= buffer->space.bytes &&
-               bytes <= buffer->space.bytes - (address - buffer->space.base);
-}
+/* Frees the child's copy after a fork(), unlinked: host memory only. */
+void buffer_forget(struct gpumem_buffer *buffer);
 
 #endif

@@ -24,7 +24,9 @@ int session_check(const struct gpumem *session)
                 return client_error(GPUMEM_E_INVALID, "the session is NULL");
         if (session->pid != getpid())
                 return client_error(GPUMEM_E_FORKED,
-                                    "this session belongs to process %d; after fork() connect anew",
+                                    "this session belongs to process %d, and this is a fork() of "
+                                    "it, where the driver cannot be used: exec a program, and "
+                                    "connect in that",
                                     (int)session->pid);
         return 0;
 }
@@ -406,6 +408,25 @@ GPUMEM_API int gpumem_connect(struct gpumem **out, const struct gpumem_options *
         return 0;
 }
 
+/* In a child, where the parent's threads and driver are not: lets go of the descriptor, so that
+ * this process does not keep the parent's connection open, and of what is plain memory. */
+static void forget_session(struct gpumem *session)
+{
+        struct gpumem_buffer *buffer;
+
+        close(session->connection.fd);
+        /* If another thread held the lock at the fork, what it covers is half-done: it stays. */
+        if (pthread_mutex_trylock(&session->lock) != 0)
+                return;
+        while ((buffer = TAILQ_FIRST(&session->buffers))) {
+                TAILQ_REMOVE(&session->buffers, buffer, link);
+                buffer_forget(buffer);
+        }
+        pthread_mutex_unlock(&session->lock);
+        /* Of pools and the connection it is not known whether a thread was at work in them. */
+        free(session);
+}
+
 GPUMEM_API struct gpumem *gpumem_disconnect(struct gpumem *session)
 {
         struct gpumem_kv *kv;
@@ -414,9 +435,7 @@ GPUMEM_API struct gpumem *gpumem_disconnect(struct gpumem *session)
         if (!session)
                 return NULL;
         if (session->pid != getpid()) {
-                /* The parent's threads, locks and driver are not here: only the descriptor is let
-                 * go, so that this process does not keep the parent's connection open. */
-                close(session->connection.fd);
+                forget_session(session);
                 return NULL;
         }
         while ((kv = TAILQ_FIRST(&session->pools))) {
@@ -475,12 +494,49 @@ GPUMEM_API int gpumem_safe_point(struct gpumem *session)
         return grower_safe_point(session);
 }
 
+static bool touches(const struct address_space *space, uint64_t address, uint64_t bytes)
+{
+        return address < space->base + space->bytes && space->base < address + bytes;
+}
+
+static bool contains(const struct address_space *space, uint64_t address, uint64_t bytes)
+{
+        return address >= space->base && address + bytes <= space->base + space->bytes;
+}
+
+enum session_range session_range(struct gpumem *session, uint64_t address, uint64_t bytes)
+{
+        enum session_range range = SESSION_RANGE_OUTSIDE;
+        const struct gpumem_buffer *buffer;
+        struct gpumem_kv *kv;
+
+        if (bytes > UINT64_MAX - address)
+                return SESSION_RANGE_ACROSS;
+        pthread_mutex_lock(&session->lock);
+        /* What is reserved does not overlap: the first that it touches decides. */
+        TAILQ_FOREACH(buffer, &session->buffers, link)
+        {
+                if (!touches(&buffer->space, address, bytes))
+                        continue;
+                range = contains(&buffer->space, address, bytes) ? SESSION_RANGE_WITHIN
+                                                                 : SESSION_RANGE_ACROSS;
+                break;
+        }
+        TAILQ_FOREACH(kv, &session->pools, link)
+        {
+                if (range != SESSION_RANGE_OUTSIDE)
+                        break;
+                if (touches(&kv->space, address, bytes))
+                        range = kv_covers(kv, address, bytes) ? SESSION_RANGE_WITHIN
+                                                              : SESSION_RANGE_ACROSS;
+        }
+        pthread_mutex_unlock(&session->lock);
+        return range;
+}
+
 GPUMEM_API int gpumem_host_view(struct gpumem *session, gpumem_address address, size_t bytes,
                                 void **out)
 {
-        bool ours = false;
-        struct gpumem_kv *kv;
-        struct gpumem_buffer *buffer;
         int r;
 
         r = session_check(session);
@@ -492,15 +548,7 @@ GPUMEM_API int gpumem_host_view(struct gpumem *session, gpumem_address address, 
                 return client_error(GPUMEM_E_UNSUPPORTED,
                                     "device memory has host addresses on the simulated driver "
                                     "only");
-        pthread_mutex_lock(&session->lock);
-        TAILQ_FOREACH(buffer, &session->buffers, link)
-        if (buffer_covers(buffer, address, bytes))
-                ours = true;
-        TAILQ_FOREACH(kv, &session->pools, link)
-        if (kv_covers(kv, address, bytes))
-                ours = true;
-        pthread_mutex_unlock(&session->lock);
-        if (!ours)
+        if (session_range(session, address, bytes) != SESSION_RANGE_WITHIN)
                 return client_error(GPUMEM_E_INVALID,
                                     "%zu bytes at 0x%" PRIx64
                                     " are not within a buffer or a mapped part of a pool",

@@ -98,6 +98,16 @@ static inline uint64_t session_deadline_ns(const struct gpumem *session)
         return wire_deadline_ns(session->timeout_ms);
 }
 
+enum session_range {
+        SESSION_RANGE_OUTSIDE, /* touches nothing of the session */
+        SESSION_RANGE_WITHIN,  /* one buffer, or mapped units of one pool, covers it */
+        SESSION_RANGE_ACROSS,  /* touches one, and goes beyond it, or where nothing is mapped */
+};
+
+/* How [address, address+bytes), bytes > 0, lies to the session's memory. No driver call; takes
+ * gpumem.lock, and where it touches a pool that pool's. */
+enum session_range session_range(struct gpumem *session, uint64_t address, uint64_t bytes);
+
 /* The threads that run CPU kernels. GPUMEM_E_NO_MEMORY. */
 int session_kernels(struct gpumem *session, struct kernel_pool **out);
 

@@ -22,17 +22,26 @@
  * needs no daemon (sequences and batches on pages that are there, kernels) goes on.
  *
  * CUDA. The library works in the device's primary context, which it retains while the session is
- * open. Streams are CUstream (gpumem_stream is the same type). It does not touch the calling
- * thread's current context.
+ * open. Streams are CUstream (gpumem_stream is the same type) of that context; NULL is the legacy
+ * default stream, with its implicit order against blocking streams. The library does not touch the
+ * calling thread's current context.
  *
- * fork(). A session belongs to the process that made it; in a child every call returns
- * GPUMEM_E_FORKED.
+ * fork(). A session belongs to the process that made it. In a child every function that takes a
+ * session, a pool or a batch and returns a result returns GPUMEM_E_FORKED and does nothing. What
+ * returns no result reads the child's copy (gpumem_buffer_address(), gpumem_buffer_bytes(),
+ * gpumem_kv_get_geometry(), gpumem_batch_get_view()) or frees it: gpumem_buffer_free() and
+ * gpumem_disconnect() in a child free the child's copy (of a pool: when the child ends), the latter
+ * closes its descriptor of the connection, and neither touches the device, the daemon or the
+ * parent. A driver that was initialised before the fork cannot be used in the child, so a new
+ * gpumem_connect() fails there, too, with GPUMEM_E_DEVICE: the child must exec first, and the new
+ * program connects.
  *
  * Life of memory in a batch:
  *
- *     gpumem_batch_begin()   reserves pages for everything, extends mappings, pins, gives the page
- * tables gpumem_kv_write(), gpumem_attn_*(), the engine's own kernels ... on a stream
- *     gpumem_batch_end()     the pin ends when that stream gets there
+ * 1. gpumem_batch_begin() reserves pages for everything, extends mappings, pins, and gives the page
+ *    tables.
+ * 2. gpumem_kv_write(), gpumem_attn_*() and the engine's own kernels go on a stream.
+ * 3. gpumem_batch_end() lets the pin end when that stream gets there.
  *
  * Between the two the mapping of every page that the batch can reach stays as it is. A freed page
  * is given to someone else only after the pins that began before it was freed have ended.
@@ -63,8 +72,7 @@ GPUMEM_API const char *gpumem_error_name(int error);
 /* "0.1.0" */
 GPUMEM_API const char *gpumem_version(void);
 
-/* --- sessions ------------------------------------------------------------------------------------
- */
+/* --- sessions ---------------------------------------------------- */
 
 struct gpumem; /* one connection, one device, one process */
 
@@ -87,13 +95,20 @@ struct gpumem_options {
         uint32_t cpu_threads; /* for kernels that run on the CPU; 0: one per CPU */
 };
 
-/* GPUMEM_E_DOWN: no daemon there. GPUMEM_E_MISMATCH: version, driver kind, device or granularity
- * differ. GPUMEM_E_UNSUPPORTED: the driver cannot be loaded, or lacks virtual memory management.
- * options may be NULL. */
+/* GPUMEM_E_DOWN: no daemon there. GPUMEM_E_PERMISSION: this user may not use the socket (it belongs
+ * to a group, "gpumem" unless configured otherwise). GPUMEM_E_MISMATCH: version, driver kind,
+ * device or granularity differ. GPUMEM_E_UNSUPPORTED: the driver cannot be loaded, or lacks virtual
+ * memory management. options may be NULL. */
 GPUMEM_API int gpumem_connect(struct gpumem **out, const struct gpumem_options *options);
 
-/* Frees what was made from the session, waits (at most timeout_ms) for pins to end, and closes it.
- * Returns NULL. NULL is fine. Pools and buffers of the session must not be used afterwards. */
+/* Frees what was made from the session, waits (at most timeout_ms for each pool) for pins to end,
+ * and closes it. Returns NULL. NULL is fine. Pools, buffers and batches of the session must not be
+ * used afterwards.
+ *
+ * A batch that is begun and not ended is abandoned: as nobody will say where its work ends, every
+ * stream of the context is waited for, and then its memory goes back. Where that takes longer than
+ * the deadline, the pool stays mapped for the kernels that may still use it, and its memory is the
+ * daemon's again only when the process ends. */
 GPUMEM_API struct gpumem *gpumem_disconnect(struct gpumem *session);
 
 struct gpumem_info {
@@ -120,8 +135,7 @@ GPUMEM_API int gpumem_safe_point(struct gpumem *session);
 GPUMEM_API int gpumem_host_view(struct gpumem *session, gpumem_address address, size_t bytes,
                                 void **out);
 
-/* --- buffers -------------------------------------------------------------------------------------
- */
+/* --- buffers ----------------------------------------------------- */
 
 struct gpumem_buffer;
 
@@ -139,8 +153,7 @@ GPUMEM_API struct gpumem_buffer *gpumem_buffer_free(struct gpumem_buffer *buffer
 GPUMEM_API gpumem_address gpumem_buffer_address(const struct gpumem_buffer *buffer);
 GPUMEM_API uint64_t gpumem_buffer_bytes(const struct gpumem_buffer *buffer);
 
-/* --- KV pools ------------------------------------------------------------------------------------
- */
+/* --- KV pools ---------------------------------------------------- */
 
 struct gpumem_kv;
 
@@ -149,8 +162,9 @@ enum gpumem_format {
 };
 
 /* The shape of a cache. `size` must be sizeof(struct gpumem_kv_options). Limits: layers 1..1024,
- * kv_heads 1..256, dims 8..1024 in multiples of 8, page_tokens 16, 32, 64 or 128,
- * max_sequences 1..65536, max_sequence_tokens 1..2^24. */
+ * kv_heads 1..256, dims 8..1024 in multiples of 8 (the kernels of this release take up to 256; a
+ * pool of more is for the engine's own), page_tokens 16, 32, 64 or 128, max_sequences 1..65536,
+ * max_sequence_tokens 1..2^24. */
 struct gpumem_kv_options {
         size_t size;
         const char *name;
@@ -172,9 +186,25 @@ struct gpumem_kv_options {
                                 */
 };
 
-/* How pages lie in device memory; constant for the life of the pool. Tile addresses are as
- * kernels.h and page.h say: base + unit*unit_stride + layer*layer_stride + slot*page_stride +
- * head*head_stride, V at + value_offset. */
+/*
+ * How pages lie in device memory; constant for the life of the pool. This is all that a kernel of
+ * the engine's own needs, beside the page ids of a batch.
+ *
+ * The part of a page for one layer and one KV head is two tiles, each contiguous and aligned to 128
+ * bytes, of IEEE binary16 (f16) elements:
+ *
+ * - K[page_tokens][key_dim] at base + unit * unit_stride + layer * layer_stride
+ *   + slot * page_stride + head * head_stride, where unit and slot are gpumem_page_unit() and
+ *   gpumem_page_slot() of the page id (page.h), all products in 64 bits;
+ * - V[page_tokens][value_dim] at value_offset behind that.
+ *
+ * Row t of a tile is the token at offset t of the page: token n of a sequence is row
+ * n % page_tokens of its page number n / page_tokens. Rows at and beyond the sequence's length,
+ * other pages, and the bytes between tiles hold anything, NaN included: do not read them, or mask
+ * them by selection, not by a product with zero.
+ *
+ * Query head h uses KV head h / (q_heads / kv_heads); q_heads is a multiple of kv_heads.
+ */
 struct gpumem_kv_geometry {
         gpumem_address base;
         int64_t unit_stride, layer_stride, page_stride, head_stride, value_offset; /* bytes */
@@ -217,15 +247,15 @@ struct gpumem_kv_stats {
         uint64_t units_grown, units_returned; /* counts since creation */
         uint64_t grow_waits; /* times a batch had to fetch a unit itself because none was ready */
         uint64_t copies;     /* pages copied on write, or at fork */
-        uint64_t pins;       /* pins not yet ended */
+        uint64_t pins;       /* not over yet: of batches begun, of batches ended that their stream
+                                has not reached, and of copies under way (gpumem_seq_fork) */
 };
 GPUMEM_API int gpumem_kv_get_stats(struct gpumem_kv *kv, struct gpumem_kv_stats *out);
 
 /* Gives back every unit that holds no page and no pin. *bytes (may be NULL) says how much. */
 GPUMEM_API int gpumem_kv_trim(struct gpumem_kv *kv, uint64_t *bytes);
 
-/* --- sequences -----------------------------------------------------------------------------------
- */
+/* --- sequences --------------------------------------------------- */
 
 typedef uint64_t gpumem_seq; /* a handle, checked on use: stale ones give GPUMEM_E_NOT_FOUND; 0 is
                                 never a sequence */
@@ -240,8 +270,12 @@ GPUMEM_API int gpumem_seq_create(struct gpumem_kv *kv, gpumem_seq *out);
 GPUMEM_API int gpumem_seq_free(struct gpumem_kv *kv, gpumem_seq seq);
 /* A new sequence with the same tokens: full pages are shared, a partly filled last page is copied,
  * on `stream`, after what the stream already holds (so it must be the stream that wrote it, or one
- * that waits for it). GPUMEM_E_LIMIT: max_sequences are alive. GPUMEM_E_AGAIN: no page for the
- * copy; it does not wait. */
+ * that waits for it). Work that reads or writes the new sequence's last page must come behind the
+ * copy, too: on the same stream, or on one that waits for it. The copy is a pin of its own until
+ * the stream has made it: it shows in gpumem_kv_stats.pins, and whatever does not wait while the
+ * session holds a pin does not wait then either. A fork without a copy pins nothing and uses no
+ * stream. GPUMEM_E_LIMIT: max_sequences are alive. GPUMEM_E_AGAIN: no page for the copy (it does
+ * not wait), or 1,024 pins of the pool are not over. GPUMEM_E_BUSY: the parent is in a batch. */
 GPUMEM_API int gpumem_seq_fork(struct gpumem_kv *kv, gpumem_seq parent, gpumem_stream stream,
                                gpumem_seq *out);
 /* Shortens to `tokens` (<= length). */
@@ -252,8 +286,7 @@ GPUMEM_API int gpumem_seq_append(struct gpumem_kv *kv, gpumem_seq seq, uint32_t 
                                  gpumem_stream stream, uint32_t wait_ms);
 GPUMEM_API int gpumem_seq_length(struct gpumem_kv *kv, gpumem_seq seq, uint32_t *tokens);
 
-/* --- batches -------------------------------------------------------------------------------------
- */
+/* --- batches ----------------------------------------------------- */
 
 struct gpumem_batch;
 
@@ -293,16 +326,24 @@ GPUMEM_API int gpumem_batch_end(struct gpumem_batch *batch, gpumem_stream stream
  * ends the pin as batch_end does. */
 GPUMEM_API int gpumem_batch_cancel(struct gpumem_batch *batch, gpumem_stream stream);
 
-/* --- kernels -------------------------------------------------------------------------------------
- */
+/* --- kernels ----------------------------------------------------- */
 
 enum gpumem_type {
         GPUMEM_TYPE_F32 = 0,
         GPUMEM_TYPE_F16 = 1,
 };
 
-/* [tokens][heads][dim] in device memory; dim is contiguous; strides in bytes; 0 strides mean
- * packed. */
+/*
+ * [tokens][heads][dim] in device memory, for the batch's new tokens; dim is contiguous. Strides are
+ * in bytes, multiples of the element size, not negative; 0 means packed: a row of dim elements for
+ * head_stride, heads * head_stride for token_stride. The address is aligned to the element size.
+ *
+ * Where its bytes may lie: an operand that touches a buffer or pool of the session must lie wholly
+ * within that one buffer (gpumem_buffer_bytes() of it) or within mapped units of that one pool, or
+ * the call answers GPUMEM_E_INVALID. Memory that the library did not hand out in this session (the
+ * engine's own, from cuMemAlloc() for example) it cannot judge: that it is there, and large enough,
+ * is the caller's business, as is that it all stays until the stream has run the work.
+ */
 struct gpumem_tensor {
         gpumem_address address;
         enum gpumem_type type;
@@ -312,24 +353,48 @@ struct gpumem_tensor {
         int64_t head_stride;
 };
 
-/* Writes the keys and values of the batch's new tokens (in the order of slot_mapping) into `layer`,
- * rounding to the pool's format. Asynchronous, in stream order. */
+/* Writes the keys and values of the batch's new tokens (in the order of slot_mapping) into `layer`.
+ * key and value are both F32 or both F16, with kv_heads heads of key_dim and value_dim. F32 is
+ * rounded to nearest, ties to even, with denormals; from 65,520 on it becomes infinity; every NaN
+ * becomes 0x7fff. Asynchronous, in stream order. GPUMEM_E_UNSUPPORTED: as gpumem_attn_decode(). */
 GPUMEM_API int gpumem_kv_write(struct gpumem_batch *batch, uint32_t layer,
                                const struct gpumem_tensor *key, const struct gpumem_tensor *value,
                                gpumem_stream stream);
 
 struct gpumem_attn {
-        struct gpumem_tensor q;   /* one row per new token of the batch */
-        struct gpumem_tensor out; /* as q, with dim = value_dim */
+        struct gpumem_tensor q;   /* one row per new token of the batch; F32 or F16; its heads are a
+                                     multiple of kv_heads, at most 65,536 */
+        struct gpumem_tensor out; /* as many heads, with dim = value_dim; F32 or F16, whatever q is.
+                                     No two rows may overlap: of head_stride and token_stride, one
+                                     is at least a row, the other at least all that the first
+                                     spans. Nor may it overlap another operand (not checked) */
         gpumem_address lse;       /* f32 [tokens][q heads], natural logarithm; 0: not wanted */
-        float scale;              /* 0: 1/sqrt(key_dim) */
+        float scale;              /* of the scores; 0: 1/sqrt(key_dim); NaN and infinity are
+                                     refused */
 };
 
-/* Causal attention of the batch's new tokens over their sequences. decode: at most one new token
- * per sequence; prefill: any number. Both compute the same bits for the same row (kernels.h states
- * the order of operations). Asynchronous, in stream order; a failure inside (host memory) shows in
- * the pool's next batch_begin as GPUMEM_E_DEVICE. GPUMEM_E_UNSUPPORTED where no kernels exist for
- * the driver (in this release: a real GPU). */
+/*
+ * Causal attention of the batch's new tokens over their sequences: query i of sequence b stands at
+ * position kv_len[b] - tokens_each[b] + i and sees the keys from 0 to its own. decode: at most one
+ * new token per sequence; prefill: any number. Asynchronous, in stream order; a failure inside
+ * (host memory) shows in the pool's next batch_begin as GPUMEM_E_DEVICE. GPUMEM_E_UNSUPPORTED where
+ * no kernels exist: for a real GPU, in this release, and for a key_dim or value_dim above 256.
+ *
+ * Determinism. On one instruction set a row (one token, one query head) depends on its query, its
+ * position, and the keys and values that it sees, and on nothing else: neither batch nor threads,
+ * page size, chunks, or decode against prefill change a bit. Whoever writes a kernel that is to
+ * agree as closely as arithmetic allows does the same, in f32:
+ *
+ * 1. Keys are cut at multiples of 128 positions; the last part ends at the row's own position.
+ * 2. In a part: s_j = scale * dot(q, k_j); m = max s_j; p_j = exp(s_j - m); l = sum of p_j, in 16
+ *    lanes (token j in lane j mod 16) folded at the end; acc = sum of p_j * v_j in token order.
+ * 3. The parts (m, l, acc) are merged in order of position; out = acc / l, lse = m + log(l).
+ *
+ * NaN and infinity. A NaN in a key that a row sees makes its out and lse NaN, a NaN in a value that
+ * element of its out. A score of +inf gives NaN, one of -inf is the weight 0. Keys and values that
+ * a row does not see never touch it, whatever they hold. A row that sees no key has out = 0 and lse
+ * = -inf.
+ */
 GPUMEM_API int gpumem_attn_decode(struct gpumem_batch *batch, uint32_t layer,
                                   const struct gpumem_attn *args, gpumem_stream stream);
 GPUMEM_API int gpumem_attn_prefill(struct gpumem_batch *batch, uint32_t layer,

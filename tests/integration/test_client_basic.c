@@ -146,13 +146,25 @@ static void test_fork(void)
 {
         struct gpumem *session = client_test_connect(process, "forks");
         struct gpumem_kv_options options = client_test_kv_options();
-        struct gpumem_buffer *buffer;
+        char library[4096];
+        const struct gpumem_options connect = {
+                .size = sizeof(connect),
+                .socket_path = daemon_process_client_socket(process),
+                .driver = GPUMEM_DRIVER_SIMULATOR,
+                .driver_library = library,
+        };
+        struct gpumem_buffer *buffer, *rest;
         struct gpumem_kv *kv;
         gpumem_seq seq;
+        void *host;
         int status;
         pid_t child;
 
+        daemon_process_product("libcuda-sim.so", library, sizeof(library));
         CLIENT_TEST_OK(gpumem_buffer_create(session, 2 * MIB, "a", 0, &buffer));
+        CLIENT_TEST_OK(gpumem_buffer_create(session, 2 * MIB, "rest", 0, &rest));
+        CLIENT_TEST_OK(gpumem_host_view(session, gpumem_buffer_address(buffer), 2 * MIB, &host));
+        memcpy(host, "still here", 10);
         CLIENT_TEST_OK(gpumem_kv_create(session, &options, &kv));
         CLIENT_TEST_OK(gpumem_seq_create(kv, &seq));
         CLIENT_TEST_OK(gpumem_seq_append(kv, seq, 40, NULL, 1000));
@@ -176,13 +188,21 @@ static void test_fork(void)
                 good &= gpumem_kv_get_stats(kv, &stats) == GPUMEM_E_FORKED;
                 good &= gpumem_kv_free(kv) == GPUMEM_E_FORKED;
                 good &= strstr(gpumem_error_message(), "fork") != NULL;
+                good &= strstr(gpumem_error_message(), "exec") != NULL;
+                good &= gpumem_buffer_bytes(buffer) == 2 * MIB;
                 gpumem_buffer_free(buffer);
+                /* `rest` is freed with the session. */
                 gpumem_disconnect(session);
+                good &= gpumem_connect(&session, &connect) == GPUMEM_E_DEVICE;
                 _exit(good ? 0 : 1);
         }
         CU_ASSERT_EQUAL(waitpid(child, &status, 0), child);
         CU_ASSERT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-        /* The parent is unharmed. */
+        /* The parent is unharmed, and so is what it holds. */
+        CLIENT_TEST_OK(gpumem_host_view(session, gpumem_buffer_address(buffer), 2 * MIB, &host));
+        CU_ASSERT_EQUAL(memcmp(host, "still here", 10), 0);
+        CU_ASSERT(client_test_session_bytes(session) >= 6 * MIB);
+        gpumem_buffer_free(rest);
         CU_ASSERT_EQUAL(gpumem_seq_append(kv, seq, 100, NULL, 1000), 0);
         CU_ASSERT_EQUAL(gpumem_kv_free(kv), 0);
         CU_ASSERT_EQUAL(client_test_session_bytes(session), 2 * MIB);

@@ -2,6 +2,8 @@
 /* Pools growing and shrinking against a real daemon: exhaustion, trimming, pins, several pools and
  * sessions. */
 #include <CUnit/Basic.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -524,6 +526,52 @@ static void test_disconnect_early(void)
         client_test_check(process);
 }
 
+struct late_opener {
+        struct client_test_gate *gate;
+        atomic_bool opened;
+};
+
+static void *open_late(void *userdata)
+{
+        struct late_opener *opener = userdata;
+
+        client_test_pause_ms(150);
+        atomic_store(&opener->opened, true);
+        client_test_gate_open(opener->gate);
+        return NULL;
+}
+
+/* A begun batch whose kernels are still to run: closing the session waits for them, though nobody
+ * has said on which stream they are; they find their operands, and only then does memory go. */
+static void test_disconnect_waits(void)
+{
+        struct gpumem *session = client_test_connect(process, "abandoned");
+        struct gpumem_kv_options options = client_test_kv_options();
+        struct late_opener opener = {0};
+        struct gpumem_kv_geometry g;
+        struct gpumem_kv *kv = make_pool(session, &options, &g);
+        struct gpumem_tensor key = {.heads = 2, .dim = 8}, value = {.heads = 2, .dim = 16};
+        struct gpumem_buffer *buffer;
+        struct gpumem_batch *batch;
+        uint32_t each = 33;
+        pthread_t thread;
+        gpumem_seq seq;
+
+        CLIENT_TEST_OK(gpumem_buffer_create(session, MIB, "operands", 1000, &buffer));
+        key.address = value.address = gpumem_buffer_address(buffer);
+        CLIENT_TEST_OK(gpumem_seq_create(kv, &seq));
+        CLIENT_TEST_OK(gpumem_batch_begin(kv, &seq, 1, &each, driver.stream, 0, &batch));
+        opener.gate = client_test_gate_close(&driver);
+        CLIENT_TEST_OK(gpumem_kv_write(batch, 0, &key, &value, driver.stream));
+        CU_ASSERT_EQUAL_FATAL(pthread_create(&thread, NULL, open_late, &opener), 0);
+        gpumem_disconnect(session);
+        CU_ASSERT(atomic_load(&opener.opened));
+        pthread_join(thread, NULL);
+        /* Had the kernel met an address that was unmapped, the context would be poisoned. */
+        client_test_synchronize(&driver);
+        client_test_check(process);
+}
+
 /* C14: closing a session whose stream never gets there has a deadline, too. Its pool is stranded:
  * still mapped, for a kernel may be using it. (Last: the daemon has that memory back only when this
  * process ends.) */
@@ -574,6 +622,7 @@ int main(void)
         CU_add_test(suite, "reclaim by event", test_reclaim_event);
         CU_add_test(suite, "batches", test_batches);
         CU_add_test(suite, "disconnect with a batch begun", test_disconnect_early);
+        CU_add_test(suite, "disconnect waits for a begun batch's kernels", test_disconnect_waits);
         CU_add_test(suite, "C14 disconnect beside a stuck stream", test_disconnect_stuck);
         CU_basic_set_mode(CU_BRM_VERBOSE);
         CU_basic_run_tests();

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # NVIDIA A100: mean microseconds of the virtual memory calls, 2 MiB allocations. The first five are
 # published measurements; what nobody published stays as fast as the simulator is. Set it here, or
 # copy this file and name the copy in GPUMEM_SIM_PROFILE.
