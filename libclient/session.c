@@ -497,7 +497,7 @@ GPUMEM_API int gpumem_safe_point(struct gpumem *session)
 static bool touches(const struct address_space *space, uint64_t address, uint64_t bytes)
 {
         /* The analyser does not see what a list's loop reads. */
-        /* cppcheck-suppress uninitvar */
+        /* cppcheck-suppress [uninitvar, ctuuninitvar] */
         return address < space->base + space->bytes && space->base < address + bytes;
 }
 
