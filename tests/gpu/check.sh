@@ -37,10 +37,10 @@ machine=$(mktemp -d /dev/shm/gpumem-gpu-check.XXXXXX) || exit 2
 daemon="" clients="" failed=""
 # Processes of ours by program name: those that name our directory.
 pids_of() {
-        for process in /proc/[0-9]*; do
-                line=$(cat "$process/cmdline" 2>/dev/null | tr '\0' ' ')
-                case $line in
-                */"$1 "*"$work/"*) echo "${process#/proc/}" ;;
+        for file in $(grep -la "$work/" /proc/[0-9]*/cmdline 2>/dev/null); do
+                case $(tr '\0' ' ' 2>/dev/null <"$file") in
+                */gpumemd-keeper\ *) [ "$1" != gpumemd-keeper ] || basename "${file%/cmdline}" ;;
+                */"$1 "*) basename "${file%/cmdline}" ;;
                 esac
         done
 }
@@ -172,7 +172,7 @@ step() { # NAME WORD: a step of the daemon's part, into its JSON
         [ "$2" = true ] || fail "daemon:$1"
 }
 held() { if "$@"; then echo true; else echo false; fi; }
-daemon_pid() { for pid in $(pids_of gpumemd); do case $(cat "/proc/$pid/cmdline" 2>/dev/null | tr '\0' ' ') in */gpumemd-keeper*) ;; *) echo "$pid" ;; esac; done; }
+daemon_pid() { pids_of gpumemd | head -n 1; }
 
 steps="" status_json='{}' meminfo_json='{}'
 setsid "$bin/gpumemd" --config "$work/gpumemd.conf" 2>"$work/gpumemd.log" </dev/null &
@@ -195,9 +195,10 @@ start_client c && exec 5>"$work/c.in"
 step its_memory_given_again "$(held client_says c 1)"
 step books_balance "$(held wait_for 20 ctl debug check)"
 # The daemon is killed: its keeper starts another, clients keep what they have.
-kill -KILL "$(daemon_pid)" 2>/dev/null
-sleep 0.3
-step daemon_restarted "$(held wait_for 40 ctl status)"
+old=$(daemon_pid)
+kill -KILL "$old" 2>/dev/null
+another_daemon() { ctl status && new=$(daemon_pid) && [ -n "$old" ] && [ -n "$new" ] && [ "$new" != "$old" ]; }
+step daemon_restarted "$(held wait_for 40 another_daemon)"
 { echo check >&4; } 2>/dev/null
 step memory_outlives_the_daemon "$(held client_says b 3)"
 step books_balance_again "$(held wait_for 20 ctl debug check)"
