@@ -159,11 +159,12 @@ static void check_sessions(struct check *check)
                      &session->tenant->account);
                 compare(check, "frames of a session", frames, session->frames);
                 compare(check, "objects of a session", objects, session->objects.count);
-                if (grant_is_waiting(&session->wait)) {
+                if (grant_is_queued(&session->wait)) {
                         waiting++;
                         if (!session->wait.held)
                                 wanted += session->wait.frames;
-                        if (session->state != SESSION_OPEN || !session->outstanding)
+                        if (session->state != SESSION_OPEN ||
+                            (!session->wait.away && !session->outstanding))
                                 problem(check, "session %" PRIu64 " waits without a request",
                                         session->number);
                 }

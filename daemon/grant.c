@@ -30,13 +30,41 @@ void grant_wait_init(struct grant_wait *wait, struct session *session)
 
 static void earliest(const struct list *waits, uint64_t *next)
 {
+        uint64_t now = wire_now_ns();
+
         list_for_each(node, waits)
         {
                 const struct grant_wait *wait = list_entry(node, struct grant_wait, link);
 
                 if (wait->deadline_ns < *next)
                         *next = wait->deadline_ns;
+                if (wait->reserves_until_ns > now && wait->reserves_until_ns < *next)
+                        *next = wait->reserves_until_ns;
         }
+}
+
+static bool reserves(const struct grant_wait *wait)
+{
+        return wait->reserves_until_ns > wire_now_ns();
+}
+
+/* What is kept for waits in the queue, and who is the first of them (may be NULL). */
+static uint64_t reserved_frames(const struct device *device, const struct grant_wait **first)
+{
+        uint64_t frames = 0;
+
+        *first = NULL;
+        list_for_each(node, &device->queue.waits)
+        {
+                const struct grant_wait *wait = list_entry(node, struct grant_wait, link);
+
+                if (!reserves(wait))
+                        continue;
+                if (!*first)
+                        *first = wait;
+                frames += wait->frames;
+        }
+        return frames;
 }
 
 /* Arms the timer for what is due next: the earliest deadline, or asking for memory again. */
@@ -107,8 +135,9 @@ static bool limit_lets(const struct tenant_device *tenant, uint32_t frames)
 
 void grant_cancel(struct device *device, struct grant_wait *wait)
 {
-        if (!grant_is_waiting(wait))
+        if (!grant_is_queued(wait))
                 return;
+        wait->away = false;
         dequeue(device, wait);
         device_wake(device);
 }
@@ -135,6 +164,7 @@ static void grant_now(struct session *session, struct object *object, uint32_t f
         if (r == 0) {
                 device->grants++;
                 device->granted_frames += frames;
+                session->wait.reserve_next_ns = 0;
                 return;
         }
         /* The kernel limits descriptors in flight per user. */
@@ -150,9 +180,20 @@ static void refuse_short(struct session *session, uint32_t frames)
 {
         struct device *device = session->device;
         char bytes[TEXT_BYTES_MAX], holders[GPUMEM_TEXT_MAX - 160];
+        const struct grant_wait *first;
+        uint64_t reserved = reserved_frames(device, &first);
 
         device->refusals++;
         text_bytes(bytes, frames * device->table.frame_bytes);
+        if (first && first->session != session && frames <= frame_pool_supply(device)) {
+                session_refuse(session, GPUMEM_E_AGAIN,
+                               "%" PRIu32 " frames (%s) cannot be had now: %" PRIu64
+                               " frames are kept for those who asked before, first of all engine "
+                               "'%s' (pid %d), which waits for %" PRIu32,
+                               frames, bytes, reserved, first->session->name,
+                               (int)first->session->identity.pid, first->frames);
+                return;
+        }
         if (device->backoff_until_ns != 0 && !device->exhausted) {
                 session_refuse(session, GPUMEM_E_DEVICE,
                                "%" PRIu32 " frames (%s) cannot be made now: %s", frames, bytes,
@@ -231,9 +272,20 @@ void grant_request(struct session *session, uint64_t id, uint32_t frames, uint32
         struct device *device = session->device;
         struct object *object = object_find(&session->objects, id);
         struct grant_wait *wait = &session->wait;
-        uint64_t supply, wanted = device->queue.frames + frames;
+        uint64_t now = wire_now_ns(), asked_ns = now, reserves_until_ns = 0, supply, reserved;
+        const struct grant_wait *first;
         bool held;
 
+        if (grant_is_queued(wait)) { /* a place was kept */
+                if (wait->object == object && wait->frames == frames && wait_ms > 0) {
+                        asked_ns = wait->asked_ns;
+                        reserves_until_ns = wait->reserves_until_ns;
+                }
+                grant_cancel(device, wait);
+        }
+        if (asked_ns == now)
+                reserves_until_ns =
+                        now >= wait->reserve_next_ns ? now + GRANT_RESERVE_MS * NS_PER_MS : 0;
         if (!object) {
                 session_refuse(session, GPUMEM_E_NOT_FOUND, "no object %" PRIu64, id);
                 return;
@@ -266,7 +318,9 @@ void grant_request(struct session *session, uint64_t id, uint32_t frames, uint32
                 return;
         }
         held = session->allotment->held > 0 || !limit_lets(session->allotment, frames);
-        if (!held && device->queue.count == 0 &&
+        /* One that asked before others comes before what is kept for them: the queue decides. */
+        reserved = asked_ns == now ? reserved_frames(device, &first) : 0;
+        if (!held && reserved == 0 && asked_ns == now &&
             frame_pool_has(device, session->allotment, frames)) {
                 grant_now(session, object, frames);
                 filler_run(device);
@@ -283,8 +337,8 @@ void grant_request(struct session *session, uint64_t id, uint32_t frames, uint32
                         refuse_limit(session, frames, GPUMEM_E_AGAIN, "cannot have ");
                         return;
                 }
-        } else if (wanted > supply) {
-                reclaim_ask(device, session, wanted - supply);
+        } else if (reserved + frames > supply) {
+                reclaim_ask(device, session, reserved + frames - supply);
                 if (session->state != SESSION_OPEN)
                         return;
                 if (wait_ms == 0) {
@@ -295,10 +349,14 @@ void grant_request(struct session *session, uint64_t id, uint32_t frames, uint32
         wait->object = object;
         wait->frames = frames;
         wait->wait_ms = wait_ms;
-        wait->asked_ns = wire_now_ns();
-        wait->deadline_ns =
-                wait->asked_ns + (wait_ms > 0 ? wait_ms : (uint64_t)GRANT_WORK_MS) * NS_PER_MS;
+        wait->asked_ns = asked_ns;
+        wait->deadline_ns = now + (wait_ms > 0 ? wait_ms : (uint64_t)GRANT_WORK_MS) * NS_PER_MS;
+        wait->reserves_until_ns = reserves_until_ns;
+        if (reserves_until_ns != 0)
+                wait->reserve_next_ns = asked_ns + GRANT_RESERVE_PAUSE_MS * NS_PER_MS;
         enqueue(device, wait, held);
+        if (asked_ns != now)
+                grant_run(device);
         filler_run(device);
         arm_timer(device);
 }
@@ -314,15 +372,21 @@ static void refuse_impossible(struct device *device)
                 struct grant_wait *wait = list_entry(node, struct grant_wait, link);
 
                 if (device->state == DEVICE_LOST) {
-                        dequeue(device, wait);
-                        refuse_lost(wait->session);
+                        bool away = wait->away;
+
+                        grant_cancel(device, wait);
+                        if (!away)
+                                refuse_lost(wait->session);
                 } else if (wait->frames > usable_frames(device)) { /* some failed meanwhile */
-                        dequeue(device, wait);
-                        refuse_never(wait->session, wait->frames);
+                        bool away = wait->away;
+
+                        grant_cancel(device, wait);
+                        if (!away)
+                                refuse_never(wait->session, wait->frames);
                 } else if (wait->wait_ms == 0 && ahead + wait->frames > supply) {
                         dequeue(device, wait);
                         refuse_short(wait->session, wait->frames);
-                } else {
+                } else if (reserves(wait)) {
                         ahead += wait->frames;
                 }
         }
@@ -386,20 +450,28 @@ void grant_run(struct device *device)
 
         if (device->queue.held_count > 0)
                 let_through(device);
-        while (device->queue.count > 0) {
-                struct grant_wait *wait =
-                        list_entry(device->queue.waits.next, struct grant_wait, link);
+        list_for_each_safe(node, &device->queue.waits)
+        {
+                struct grant_wait *wait = list_entry(node, struct grant_wait, link);
                 struct session *session = wait->session;
 
                 if (device->state == DEVICE_LOST)
                         break;
+                if (wait->away) {
+                        if (reserves(wait))
+                                break;
+                        continue;
+                }
                 if (wait->frames > tenant_device_may_hold(session->allotment)) {
                         hold_back(device, wait);
                         moved = true;
                         continue;
                 }
-                if (!frame_pool_has(device, session->allotment, wait->frames))
-                        break;
+                if (!frame_pool_has(device, session->allotment, wait->frames)) {
+                        if (reserves(wait))
+                                break;
+                        continue;
+                }
                 dequeue(device, wait);
                 grant_now(session, wait->object, wait->frames);
         }
@@ -420,7 +492,12 @@ static void refuse_expired(struct device *device)
                 uint64_t work_ns = wait->asked_ns + GRANT_WORK_MS * NS_PER_MS;
 
                 if (wait->deadline_ns > now) {
-                        ahead += wait->frames;
+                        if (reserves(wait))
+                                ahead += wait->frames;
+                        continue;
+                }
+                if (wait->away) {
+                        grant_cancel(device, wait);
                         continue;
                 }
                 /* Nobody has to return anything: the daemon is at it and will soon be done (if its
@@ -430,11 +507,14 @@ static void refuse_expired(struct device *device)
                         ahead += wait->frames;
                         continue;
                 }
-                dequeue(device, wait);
-                if (wait->wait_ms > 0)
-                        refuse_late(wait->session, wait);
-                else
+                if (wait->wait_ms == 0) {
+                        dequeue(device, wait);
                         refuse_short(wait->session, wait->frames);
+                        continue;
+                }
+                wait->away = true;
+                wait->deadline_ns = now + GRANT_PLACE_MS * NS_PER_MS;
+                refuse_late(wait->session, wait);
         }
         list_for_each_safe(node, &device->queue.held)
         {

@@ -181,6 +181,8 @@ static void handle_object_destroy(struct session *session,
                 return;
         }
         reply.frames = object->frames.count;
+        if (session->wait.object == object)
+                grant_cancel(device, &session->wait);
         kept_object_free(session, object);
         while (object->frames.count > 0)
                 frame_pool_return(device, session->allotment, object, object->frames.first);

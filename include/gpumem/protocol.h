@@ -163,8 +163,10 @@ struct gpumem_message_object_destroy_reply {
 
 /* GRANT: all-or-nothing. wait_ms = 0: answer at once (GPUMEM_E_AGAIN if memory is short); otherwise
  * the request is queued, first come first served, until its deadline (then GPUMEM_E_TIMEOUT, naming
- * who holds the memory). More than the object or the device can ever have is GPUMEM_E_NO_MEMORY at
- * once. A client must not wait while it holds a pin. */
+ * who holds the memory). Asked again at once, for the same object and number, it has its old place.
+ * One that cannot be met holds back those behind it for two seconds at most (grant.h has the rule).
+ * More than the object or the device can ever have is GPUMEM_E_NO_MEMORY at once. A client must not
+ * wait while it holds a pin. */
 #define GPUMEM_GRANT_WAIT_MAX_MS 60000
 struct gpumem_message_grant {
         struct gpumem_message_header header;

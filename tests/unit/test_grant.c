@@ -100,6 +100,7 @@ static void test_deadline(void)
         CU_ASSERT_PTR_NOT_NULL(strstr(b.text, "holds 384 KiB"));
         CU_ASSERT_EQUAL(core.device->timeouts, 1);
         /* And the one who holds was asked to give back. */
+        CU_ASSERT(CORE_UNTIL(core.device->queue.count == 0));
         CU_ASSERT_EQUAL(raw_grant(&a, mine, 1, 0, ids + 6), 0);
         CU_ASSERT(a.reclaim_events >= 1);
         raw_close(&a);
@@ -150,6 +151,82 @@ static void test_queue(void)
         core_stop();
 }
 
+/* A long wait may be made of short ones: the place is kept in between, and so is what gathered. */
+static void test_place(void)
+{
+        struct raw_client c;
+        uint64_t object[3];
+
+        core_start(8, 1, 2);
+        core_join(&a, "a");
+        core_join(&b, "b");
+        core_join(&c, "c");
+        CU_ASSERT_EQUAL(raw_object_create(&a, 1, 100, &object[0]), 0);
+        CU_ASSERT_EQUAL(raw_object_create(&b, 1, 100, &object[1]), 0);
+        CU_ASSERT_EQUAL(raw_object_create(&c, 1, 100, &object[2]), 0);
+        CU_ASSERT_EQUAL(raw_grant(&a, object[0], 7, 0, ids), 0);
+        CU_ASSERT_EQUAL(raw_grant(&b, object[1], 4, 60, more), CODE(GPUMEM_E_TIMEOUT));
+        CU_ASSERT_EQUAL(core.device->queue.count, 1);
+        CU_ASSERT_EQUAL(core_check(), 0);
+        CU_ASSERT_EQUAL(raw_return(&a, object[0], 3, ids), 0);
+        CU_ASSERT_EQUAL(raw_grant(&c, object[2], 1, 0, more), CODE(GPUMEM_E_AGAIN));
+        CU_ASSERT_PTR_NOT_NULL(strstr(c.text, "kept for those who asked before"));
+        CU_ASSERT_PTR_NOT_NULL(strstr(c.text, "'b'"));
+        CU_ASSERT_EQUAL(raw_grant(&b, object[1], 4, 1000, more), 0);
+        /* The time is counted from the first asking. */
+        CU_ASSERT_EQUAL(raw_grant(&b, object[1], 2, 60, more), CODE(GPUMEM_E_TIMEOUT));
+        CU_ASSERT_EQUAL(raw_grant(&b, object[1], 2, 60, more), CODE(GPUMEM_E_TIMEOUT));
+        CU_ASSERT(strncmp(b.text, "waited 1", 8) == 0 && strstr(b.text, " ms for 2 frames"));
+        /* Asking for something else gives the place up, as time does, and the object's end. */
+        CU_ASSERT_EQUAL(raw_grant(&b, object[1], 1, 0, more), CODE(GPUMEM_E_AGAIN));
+        CU_ASSERT_EQUAL(core.device->queue.count, 0);
+        CU_ASSERT_EQUAL(raw_grant(&b, object[1], 2, 60, more), CODE(GPUMEM_E_TIMEOUT));
+        CU_ASSERT_EQUAL(core.device->queue.count, 1);
+        CU_ASSERT(CORE_UNTIL(core.device->queue.count == 0));
+        CU_ASSERT_EQUAL(raw_grant(&b, object[1], 2, 60, more), CODE(GPUMEM_E_TIMEOUT));
+        CU_ASSERT_EQUAL(raw_object_destroy(&b, object[1]), 0);
+        CU_ASSERT_EQUAL(core.device->queue.count, 0);
+        CU_ASSERT_EQUAL(raw_grant(&c, object[2], 4, 1000, more), 0);
+        CU_ASSERT_EQUAL(core_check(), 0);
+        raw_close(&a);
+        raw_close(&b);
+        raw_close(&c);
+        core_stop();
+}
+
+/* Who asks for more than there is keeps memory from others for a while, once. */
+static void test_reservation(void)
+{
+        uint64_t mine, other, started;
+
+        core_start(8, 8, 8);
+        core_join(&a, "victim");
+        core_join(&b, "hog");
+        CU_ASSERT_EQUAL(raw_object_create(&a, 1, 100, &mine), 0);
+        CU_ASSERT_EQUAL(raw_object_create(&b, 1, 100, &other), 0);
+        CU_ASSERT_EQUAL(raw_grant(&a, mine, 1, 0, ids), 0);
+        started = wire_now_ns();
+        core_ask(&b, other, 8, 10000);
+        CU_ASSERT(CORE_UNTIL(core.device->queue.count == 1));
+        CU_ASSERT_EQUAL(raw_grant(&a, mine, 1, 0, ids + 1), CODE(GPUMEM_E_AGAIN));
+        CU_ASSERT_PTR_NOT_NULL(strstr(a.text, "'hog'"));
+        CU_ASSERT_EQUAL(raw_grant(&a, mine, 1, 8000, ids + 1), 0);
+        CU_ASSERT(wire_now_ns() - started >= GRANT_RESERVE_MS * UINT64_C(1000000));
+        CU_ASSERT(wire_now_ns() - started < 2 * GRANT_RESERVE_MS * UINT64_C(1000000));
+        CU_ASSERT_EQUAL(raw_grant(&a, mine, 1, 0, ids + 2), 0);
+        CU_ASSERT_EQUAL(core_check(), 0);
+        raw_close(&b);
+        /* (The next session is another: closing and coming back costs the hog its place.) */
+        core_join(&b, "hog");
+        CU_ASSERT_EQUAL(raw_object_create(&b, 1, 100, &other), 0);
+        core_session()->wait.reserve_next_ns = UINT64_MAX; /* as if it had had one just now */
+        CU_ASSERT_EQUAL(raw_grant(&b, other, 8, 60, more), CODE(GPUMEM_E_TIMEOUT));
+        CU_ASSERT_EQUAL(raw_grant(&a, mine, 1, 0, ids + 3), 0);
+        raw_close(&a);
+        raw_close(&b);
+        core_stop();
+}
+
 /* A grant that did not reach the client leaves no trace: ready frames are ready, fresh ones fresh,
  * in the order in which they were. */
 static void test_undo(void)
@@ -197,6 +274,8 @@ int main(void)
                 {"what is refused", test_refusals},
                 {"C14 a wait has an end and a reason", test_deadline},
                 {"first come, first served", test_queue},
+                {"a place is kept", test_place},
+                {"a reservation ends", test_reservation},
                 {"a grant undone", test_undo},
         };
 
