@@ -96,12 +96,16 @@ StandardError=file:/test/output
 ExecStopPost=/bin/sh -c 'journalctl --no-pager -o short-precise >/test/journal; [ "$EXIT_STATUS" = 0 ] && touch /test/succeeded; systemctl --no-block exit 0'
 END
 
+# (Which devices a service may open is decided by a BPF program that systemd loads.)
 nspawn()
 {
-        timeout -k 10 "$limit" systemd-nspawn --quiet --register=no --keep-unit --private-network --machine="$machine" \
+        timeout -k 10 "$limit" systemd-nspawn --quiet --register=no --keep-unit --private-network --capability=CAP_BPF --system-call-filter=bpf --machine="$machine" \
                 --directory="$root" --bind-ro=/usr --bind-ro="$root/installed/usr/local:/usr/local" "$@" </dev/null >"$root/console" 2>&1
 }
 
+# One cgroup hierarchy, as systemd has it by itself today, also where the host still has several.
+export SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1
+nspawn /bin/true || unset SYSTEMD_NSPAWN_UNIFIED_HIERARCHY
 nspawn /bin/true || skip "systemd-nspawn does not work here: $(tail -n 1 "$root/console")"
 nspawn --boot -- systemd.unit=gpumem-test.target
 [ -e "$root/test/booted" ] || skip "systemd does not boot here: $(tail -n 1 "$root/console")"

@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -349,6 +350,41 @@ static void test_sandbox(void)
         CU_ASSERT(property_is("gpumemd.service", "PrivateDevices", "no"));
 }
 
+/* A process in the service's cgroup opens a device: 0 or why not. */
+static int open_in_service(const char *path)
+{
+        int status = -1;
+        pid_t pid = fork();
+
+        if (pid == 0) {
+                FILE *processes =
+                        fopen("/sys/fs/cgroup/system.slice/gpumemd.service/cgroup.procs", "we");
+
+                if (!processes || fprintf(processes, "%d\n", (int)getpid()) < 0 ||
+                    fclose(processes) != 0)
+                        _exit(255);
+                _exit(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) < 0 ? errno : 0);
+        }
+        waitpid(pid, &status, 0);
+        return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* The GPU's devices and no others. (Nothing is behind their numbers here, and that is what a
+ * process that may open them is told.) */
+static void test_devices(void)
+{
+        if (mknod("/dev/test-port", S_IFCHR | 0600, makedev(1, 4)) < 0 ||
+            mknod("/dev/test-nvidia", S_IFCHR | 0600, makedev(195, 255)) < 0 ||
+            access("/sys/fs/cgroup/system.slice/gpumemd.service/cgroup.procs", W_OK) < 0 ||
+            open_in_service("/dev/test-port") != EPERM) {
+                puts("skipped: no control of devices in this container");
+                return;
+        }
+        CU_ASSERT_EQUAL(open_in_service("/dev/null"), 0);
+        CU_ASSERT_NOT_EQUAL(open_in_service("/dev/test-nvidia"), EPERM);
+        CU_ASSERT_NOT_EQUAL(open_in_service("/dev/test-nvidia"), 255);
+}
+
 static void test_engine(void)
 {
         void *view;
@@ -520,6 +556,7 @@ static int run_inside(void)
                 {"start by an administrator", test_start_by_admin},
                 {"who may connect", test_permissions},
                 {"sandbox", test_sandbox},
+                {"devices", test_devices},
                 {"an engine", test_engine},
                 {"journal", test_journal},
                 {"killed", test_killed},
