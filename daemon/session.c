@@ -433,14 +433,16 @@ void session_close(struct session *session, const char *why)
         if (session->state == SESSION_DRAINING || session->state == SESSION_DEAD)
                 return;
         exited = identity_has_exited(&session->identity);
-        log_at(&session->daemon->log,
-               session->state == SESSION_OPEN ? LOG_LEVEL_INFO : LOG_LEVEL_DEBUG, "session closed",
-               LOG_ID(MESSAGE_ID_SESSION_CLOSED), LOG_U64("session", session->number),
-               LOG_I64("pid", session->identity.pid), LOG_TEXT("engine", session->name),
-               LOG_TEXT("why", why), LOG_TEXT("process", exited ? "ended" : "alive"),
-               LOG_U64("frames", session->frames));
-        if (!session->daemon->leaving)
+        if (!session->daemon->leaving) {
+                log_at(&session->daemon->log,
+                       session->state == SESSION_OPEN ? LOG_LEVEL_INFO : LOG_LEVEL_DEBUG,
+                       "session closed", LOG_ID(MESSAGE_ID_SESSION_CLOSED),
+                       LOG_U64("session", session->number), LOG_I64("pid", session->identity.pid),
+                       LOG_TEXT("engine", session->name), LOG_TEXT("why", why),
+                       LOG_TEXT("process", exited ? "ended" : "alive"),
+                       LOG_U64("frames", session->frames));
                 kept_session_close(session);
+        }
         close_connection(session);
         if (session->device) {
                 grant_cancel(session->device, &session->wait);

@@ -41,7 +41,6 @@ enum { MEMBER = 2001, ADMIN = 2002, OUTSIDER = 2003 };
 static char output[1 << 20];
 static struct gpumem *session;
 static struct gpumem_buffer *buffer;
-static uint64_t ready_before; /* how often the daemon had said ready */
 
 /* --- tools ------------------------------------------------------------------------------------ */
 
@@ -489,7 +488,11 @@ static void test_watchdog(void)
 static void test_stopped(void)
 {
         pid_t keeper = main_pid("gpumemd-keeper.service");
+        uint64_t ready_before;
+        char match[128];
 
+        snprintf(match, sizeof(match), "MESSAGE_ID=" MESSAGE_ID_SESSION_CLOSED " GPUMEM_PID=%d",
+                 (int)getpid());
         ready_before = ready_count();
         SH_OK("systemctl stop gpumemd.service 2>&1");
         CU_ASSERT(property_is("gpumemd.service", "Result", "success"));
@@ -497,6 +500,8 @@ static void test_stopped(void)
         CU_ASSERT(journal_count("MESSAGE_ID=" MESSAGE_ID_STOPPING) >= 1);
         CU_ASSERT_EQUAL(main_pid("gpumemd-keeper.service"), keeper);
         CU_ASSERT(content_is(0x5a));
+        /* The session is not closed: it is left to the next daemon. */
+        CU_ASSERT_EQUAL(journal_count(match), 0);
         SH_OK("systemctl start gpumemd.service 2>&1");
         CU_ASSERT_EQUAL(ready_count(), ready_before + 1);
         CU_ASSERT(engine_works(0x5a));
