@@ -59,11 +59,11 @@ static int opening_failed(struct device *device, const char *call, CUresult erro
         return driver_errno(error);
 }
 
-static void format_uuid(struct device *device)
+void device_format_uuid(const uint8_t uuid[16], char text[DEVICE_UUID_TEXT])
 {
-        const uint8_t *u = device->uuid;
+        const uint8_t *u = uuid;
 
-        snprintf(device->uuid_text, sizeof(device->uuid_text),
+        snprintf(text, DEVICE_UUID_TEXT,
                  "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0],
                  u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13],
                  u[14], u[15]);
@@ -84,7 +84,7 @@ static int identify(struct device *device)
         if (error != CUDA_SUCCESS)
                 return opening_failed(device, "cuDeviceGetUuid", error);
         memcpy(device->uuid, uuid.bytes, sizeof(device->uuid));
-        format_uuid(device);
+        device_format_uuid(device->uuid, device->uuid_text);
         error = driver->device_get_name(device->name, sizeof(device->name) - 1, *ordinal);
         if (error != CUDA_SUCCESS)
                 return opening_failed(device, "cuDeviceGetName", error);

@@ -28,6 +28,8 @@
 #include "daemon/withheld.h"
 #include "daemon/worker.h"
 
+#define DEVICE_UUID_TEXT 48 /* bytes of a UUID as text, its NUL included */
+
 struct daemon;
 
 enum device_state {
@@ -53,7 +55,7 @@ struct device {
         unsigned index; /* the driver's ordinal */
         uint32_t slot;  /* its place in the state; stays its own from daemon to daemon */
         uint8_t uuid[16];
-        char uuid_text[48]; /* "GPU-..." */
+        char uuid_text[DEVICE_UUID_TEXT];
         char name[128];
         uint32_t flags; /* GPUMEM_DEVICE_* */
         enum device_state state;
@@ -104,6 +106,9 @@ struct device *device_free(struct device *device);
 
 /* The device of that UUID, or NULL. */
 struct device *device_find(struct daemon *daemon, const uint8_t uuid[16]);
+
+/* "GPU-...", as the driver's own tools write it. */
+void device_format_uuid(const uint8_t uuid[16], char text[DEVICE_UUID_TEXT]);
 
 /* What the daemon manages on it. */
 static inline uint64_t device_managed_bytes(const struct device *device)

@@ -101,10 +101,17 @@ static void handle_hello(struct session *session, const struct gpumem_message_he
         }
         device = device_find(daemon, hello->device_uuid);
         if (!device) {
-                char devices[GPUMEM_TEXT_MAX - 64];
+                char devices[GPUMEM_TEXT_MAX - 160], wanted[sizeof(device->uuid_text)];
 
                 describe_devices(daemon, devices, sizeof(devices));
-                session_refuse(session, GPUMEM_E_NOT_FOUND, "no such device; the daemon manages %s",
+                device_format_uuid(hello->device_uuid, wanted);
+                session_refuse(session, GPUMEM_E_NOT_FOUND,
+                               "the client's device %s is none of the daemon's%s; the daemon "
+                               "manages %s",
+                               wanted,
+                               hello->driver_kind == DRIVER_SIMULATED
+                                       ? " (simulated: both sides need the same GPUMEM_SIM_DIR)"
+                                       : "",
                                devices);
                 return;
         }

@@ -12,6 +12,7 @@
 #define DEFAULT_PAUSE_US    200
 #define PAUSE_US_MAX        1000000
 #define PAGE_BYTES          4096
+#define DEFAULT_MODE        0700
 
 static const char *variable(const char *name)
 {
@@ -78,6 +79,29 @@ static CUresult read_number(const char *name, uint64_t minimum, uint64_t maximum
         return CUDA_SUCCESS;
 }
 
+/* Who may use a machine that is made here. */
+static CUresult read_access(struct sim_config *config)
+{
+        const char *mode = variable("GPUMEM_SIM_MODE"), *group = variable("GPUMEM_SIM_GROUP");
+
+        config->mode = group ? DEFAULT_MODE | 0070 : DEFAULT_MODE;
+        if (mode) {
+                char *end;
+                unsigned long value = strtoul(mode, &end, 8);
+
+                /* Its owner needs all of it; others need all of it or nothing. */
+                if (mode[0] < '0' || mode[0] > '7' || *end != '\0' ||
+                    (value != 0700 && value != 0770 && value != 0777))
+                        return sim_fail(CUDA_ERROR_INVALID_VALUE,
+                                        "GPUMEM_SIM_MODE=%s is not 0700, 0770 or 0777", mode);
+                config->mode = (unsigned int)value;
+        }
+        if (group && (size_t)snprintf(config->group, sizeof(config->group), "%s", group) >=
+                             sizeof(config->group))
+                return sim_fail(CUDA_ERROR_INVALID_VALUE, "GPUMEM_SIM_GROUP is too long");
+        return CUDA_SUCCESS;
+}
+
 CUresult sim_config_read(struct sim_config *config)
 {
         const char *directory = variable("GPUMEM_SIM_DIR");
@@ -99,6 +123,9 @@ CUresult sim_config_read(struct sim_config *config)
         if (length < 0 || (size_t)length >= sizeof(config->directory))
                 return sim_fail(CUDA_ERROR_INVALID_VALUE, "GPUMEM_SIM_DIR is too long");
 
+        result = read_access(config);
+        if (result != CUDA_SUCCESS)
+                return result;
         result = read_number("GPUMEM_SIM_DEVICES", 1, SIM_DEVICES_MAX, &devices,
                              &config->machine_is_set);
         if (result == CUDA_SUCCESS)
@@ -119,6 +146,12 @@ CUresult sim_config_read(struct sim_config *config)
         if (config->granularity & (config->granularity - 1))
                 return sim_fail(CUDA_ERROR_INVALID_VALUE,
                                 "GPUMEM_SIM_GRANULARITY=%llu is not a power of two",
+                                (unsigned long long)config->granularity);
+        if (config->memory_bytes < config->granularity)
+                return sim_fail(CUDA_ERROR_INVALID_VALUE,
+                                "GPUMEM_SIM_MEMORY=%llu is less than one granule "
+                                "(GPUMEM_SIM_GRANULARITY=%llu)",
+                                (unsigned long long)config->memory_bytes,
                                 (unsigned long long)config->granularity);
         config->devices = (uint32_t)devices;
         config->sparse = sparse != 0;

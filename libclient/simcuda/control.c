@@ -1,23 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "libclient/simcuda/control.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "libclient/simcuda/directory.h"
 #include "libclient/simcuda/profile.h"
 
-#define CONTROL_NAME  "control"
-#define SLOT_PREFIX   "frame-"
 #define CONTROL_MAGIC UINT64_C(0x316d69736d757067) /* "gpumsim1" */
 /* Bytes of the control file's lock space; they need not exist as data. */
-#define LOCK_SETUP     0
 #define LOCK_PROCESSES 16
 
 #define NO_PROCESS UINT32_MAX
@@ -345,38 +343,29 @@ static bool machine_is_empty(const struct control *control)
         return true;
 }
 
-/* Files that no slot knows (left by a simulator of another layout). */
-static void remove_leftovers(void)
-{
-        int fd = openat(machine.directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        DIR *stream = fd >= 0 ? fdopendir(fd) : NULL;
-        struct dirent *entry;
-
-        if (!stream) {
-                if (fd >= 0)
-                        close(fd);
-                return;
-        }
-        while ((entry = readdir(stream)) != NULL)
-                if (strncmp(entry->d_name, SLOT_PREFIX, strlen(SLOT_PREFIX)) == 0)
-                        unlinkat(machine.directory, entry->d_name, 0);
-        closedir(stream);
-}
-
 /* Setup lock held, nobody attached, nothing alive: the machine is built from this process's
  * environment. */
 static CUresult build_machine(const struct sim_config *config)
 {
         struct control *control = machine.control;
+        bool known = control->magic == CONTROL_MAGIC && control->layout == sizeof(*control);
+        uint8_t identity[sizeof(control->identity)];
+        uint8_t temporary = control->temporary;
         CUresult result;
         uint32_t i;
 
-        remove_leftovers();
+        /* Another size of the machine is still the machine of this directory. */
+        if (known)
+                memcpy(identity, control->identity, sizeof(identity));
+        else if (getrandom(identity, sizeof(identity), 0) != (ssize_t)sizeof(identity))
+                return sim_fail(CUDA_ERROR_OPERATING_SYSTEM, "no random numbers: %s",
+                                strerror(errno));
+        directory_remove_leftovers();
         /* The whole structure may be megabytes of untouched zeroes: clear only what is used. */
         if (ftruncate(machine.file, 0) != 0 ||
             ftruncate(machine.file, (off_t)sizeof(*control)) != 0)
                 return sim_fail(CUDA_ERROR_OPERATING_SYSTEM, "%s/%s: %s", config->directory,
-                                CONTROL_NAME, strerror(errno));
+                                DIRECTORY_CONTROL, strerror(errno));
         result = setup_mutex(control);
         if (result != CUDA_SUCCESS)
                 return result;
@@ -384,6 +373,8 @@ static CUresult build_machine(const struct sim_config *config)
         control->granularity = config->granularity;
         control->memory_bytes = config->memory_bytes;
         control->sparse = config->sparse;
+        memcpy(control->identity, identity, sizeof(identity));
+        control->temporary = known && temporary;
         control->layout = sizeof(*control);
         for (i = 0; i < SIM_DEVICES_MAX; i++)
                 control->used_bytes[i] = 0;
@@ -473,34 +464,6 @@ static CUresult join_or_build(struct sim_config *config)
         return CUDA_SUCCESS;
 }
 
-static CUresult open_files(const struct sim_config *config)
-{
-        struct stat status;
-
-        if (mkdir(config->directory, 0700) != 0 && errno != EEXIST)
-                return sim_fail(CUDA_ERROR_OPERATING_SYSTEM, "cannot make %s: %s",
-                                config->directory, strerror(errno));
-        machine.directory = open(config->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (machine.directory < 0 || fstat(machine.directory, &status) != 0)
-                return sim_fail(CUDA_ERROR_OPERATING_SYSTEM, "cannot open %s: %s",
-                                config->directory, strerror(errno));
-        machine.device_number = status.st_dev;
-        /* A directory that a group may use makes a machine that the group may use. */
-        machine.mode = status.st_mode & 0666;
-
-        machine.file = openat(machine.directory, CONTROL_NAME, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-        if (machine.file < 0 && errno == ENOENT) {
-                machine.file = openat(machine.directory, CONTROL_NAME,
-                                      O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, machine.mode);
-                if (machine.file >= 0)
-                        (void)fchmod(machine.file, machine.mode);
-        }
-        if (machine.file < 0)
-                return sim_fail(CUDA_ERROR_OPERATING_SYSTEM, "cannot open %s/%s: %s",
-                                config->directory, CONTROL_NAME, strerror(errno));
-        return CUDA_SUCCESS;
-}
-
 static CUresult map_control(const struct sim_config *config)
 {
         struct stat status;
@@ -510,31 +473,28 @@ static CUresult map_control(const struct sim_config *config)
             (status.st_size < (off_t)sizeof(struct control) &&
              ftruncate(machine.file, (off_t)sizeof(struct control)) != 0))
                 return sim_fail(CUDA_ERROR_OPERATING_SYSTEM, "%s/%s: %s", config->directory,
-                                CONTROL_NAME, strerror(errno));
+                                DIRECTORY_CONTROL, strerror(errno));
         address = mmap(NULL, sizeof(struct control), PROT_READ | PROT_WRITE, MAP_SHARED,
                        machine.file, 0);
         if (address == MAP_FAILED)
                 return sim_fail(CUDA_ERROR_OPERATING_SYSTEM, "cannot map %s/%s: %s",
-                                config->directory, CONTROL_NAME, strerror(errno));
+                                config->directory, DIRECTORY_CONTROL, strerror(errno));
         machine.control = address;
         return CUDA_SUCCESS;
 }
 
 CUresult control_attach(struct sim_config *config)
 {
-        struct flock setup = {
-                .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LOCK_SETUP, .l_len = 1};
-        CUresult result = open_files(config);
+        bool made;
+        CUresult result = directory_open(config, &made);
 
-        if (result == CUDA_SUCCESS && fcntl(machine.file, F_OFD_SETLKW, &setup) != 0)
-                result = sim_fail(CUDA_ERROR_OPERATING_SYSTEM, "cannot lock %s/%s: %s",
-                                  config->directory, CONTROL_NAME, strerror(errno));
         if (result == CUDA_SUCCESS) {
                 result = map_control(config);
                 if (result == CUDA_SUCCESS)
                         result = join_or_build(config);
-                setup.l_type = F_UNLCK;
-                (void)fcntl(machine.file, F_OFD_SETLK, &setup);
+                if (result == CUDA_SUCCESS && made)
+                        machine.control->temporary = 1;
+                directory_unlock();
         }
         if (result != CUDA_SUCCESS) {
                 if (machine.control)
@@ -546,4 +506,17 @@ CUresult control_attach(struct sim_config *config)
                 machine = (struct machine){.directory = -1, .file = -1, .process = NO_PROCESS};
         }
         return result;
+}
+
+void control_leave(const struct sim_config *config)
+{
+        /* Who cannot have the lock at once is not the last one. */
+        if (!machine.control->temporary || !directory_try_lock())
+                return;
+        if (!range_is_locked(LOCK_PROCESSES, CONTROL_PROCESSES)) {
+                control_reclaim();
+                if (machine_is_empty(machine.control))
+                        directory_remove(config);
+        }
+        directory_unlock();
 }

@@ -26,6 +26,8 @@
 #define CONTROL_BUCKETS   65536u
 #define CONTROL_WORDS     (CONTROL_SLOTS / 64)
 
+#define SLOT_PREFIX "frame-" /* of the backing files' names */
+
 enum slot_state {
         SLOT_FREE = 0,
         SLOT_CREATING, /* charged; the file may or may not exist, or be locked, yet */
@@ -59,7 +61,9 @@ struct control {
         uint64_t granularity;
         uint64_t memory_bytes; /* capacity of each device */
         uint64_t used_bytes[SIM_DEVICES_MAX];
-        uint8_t sparse;                     /* memory is not committed at creation */
+        uint8_t identity[11]; /* random; of this directory's machine for as long as it is there */
+        uint8_t temporary;    /* the directory was made by us: the last process removes it */
+        uint8_t sparse;       /* memory is not committed at creation */
         _Atomic(uint32_t) fault_generation; /* grows when the file "fault" was replaced */
         _Atomic(uint32_t) lost;             /* bit mask of lost devices */
         _Atomic(uint64_t) fault_hits;
@@ -91,6 +95,9 @@ extern struct machine machine;
 CUresult control_attach(struct sim_config *config);
 /* Gives this process's entry back when it could not start; it holds nothing. */
 void control_detach(void);
+/* At exit, when this process holds nothing any more: if nobody else is attached, nothing is alive,
+ * and the directory was made by a process that attached, it is removed. */
+void control_leave(const struct sim_config *config);
 /* In a forked child: lets go of what would keep the parent's entry alive. */
 void control_after_fork(void);
 

@@ -112,8 +112,10 @@ __attribute__((destructor)) static void at_exit(void)
          * entry in the control file stays for the same reason, until the kernel ends us and its
          * lock.
          */
-        if (pthread_mutex_timedlock(&sim.memory_lock, &deadline) == 0)
+        if (pthread_mutex_timedlock(&sim.memory_lock, &deadline) == 0) {
                 store_goodbye();
+                control_leave(&sim.config);
+        }
 }
 
 SIM_API_PLAIN(cuDriverGetVersion, (int *version))
@@ -156,19 +158,24 @@ SIM_API(cuDeviceGetName, (char *name, int length, CUdevice device), (name, lengt
         return CUDA_SUCCESS;
 }
 
-/* The same device of every simulated machine has the same UUID: RFC 9562's free form, version 8. */
+/*
+ * "gpum", what is the machine's own, and the device's number; in RFC 9562's free form, version 8.
+ * All processes of a machine see the same; those of another machine another.
+ */
 SIM_API(cuDeviceGetUuid_v2, (CUuuid * uuid, CUdevice device), (uuid, device))
 {
-        static const unsigned char pattern[16] = {'g',  'p', 'u', 'm',  'e', 'm', 0x8d, 's',
-                                                  0xa0, 'i', 'm', 0x00, 0,   0,   0,    0};
+        uint8_t bytes[16] = {'g', 'p', 'u', 'm'};
 
         SIM_ENTER();
         if (!uuid)
                 return CUDA_ERROR_INVALID_VALUE;
         if (!sim_device_valid(device))
                 return CUDA_ERROR_INVALID_DEVICE;
-        memcpy(uuid->bytes, pattern, sizeof(pattern));
-        uuid->bytes[15] = (char)device;
+        memcpy(bytes + 4, machine.control->identity, sizeof(machine.control->identity));
+        bytes[6] = 0x80 | (bytes[6] & 0x0f);
+        bytes[8] = 0x80 | (bytes[8] & 0x3f);
+        bytes[15] = (uint8_t)device;
+        memcpy(uuid->bytes, bytes, sizeof(bytes));
         return CUDA_SUCCESS;
 }
 SIM_ALIAS(cuDeviceGetUuid, cuDeviceGetUuid_v2);

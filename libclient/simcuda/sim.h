@@ -82,6 +82,8 @@
 
 struct sim_config {
         char directory[256];
+        unsigned int mode; /* of the directory, where it is made here */
+        char group[64];    /* its group; empty: the process's */
         uint32_t devices;
         uint64_t memory_bytes; /* per device */
         uint64_t granularity;
