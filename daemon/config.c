@@ -8,9 +8,15 @@
 #include <string.h>
 
 #include "daemon/config.h"
+#include "daemon/config_value.h"
 
 /* inih cuts lines longer than its buffer in pieces; we refuse them instead. */
 #define LINE_BYTES 190
+/* So many mistakes of a file are named. */
+#define MISTAKES_MAX 20
+/* The simulator's own defaults. */
+#define SIMULATOR_MEMORY      (UINT64_C(1) << 30)
+#define SIMULATOR_GRANULARITY (UINT64_C(2) << 20)
 
 enum section {
         SECTION_GPUMEMD,
@@ -30,6 +36,8 @@ enum kind {
         KIND_BYTES,     /* uint64_t, power of two if minimum says so */
         KIND_FRAME,     /* uint64_t: auto (0) or bytes */
         KIND_WATERMARK, /* uint32_t: auto or frames */
+        KIND_MODE,      /* uint32_t: of a directory */
+        KIND_NAME,      /* of a group; `maximum` is the size of the array */
 };
 
 struct key {
@@ -73,6 +81,9 @@ static const struct key keys[] = {
          "yes or no"},
         {SECTION_SIMULATOR, "directory", KIND_PATH, OF(simulator_directory), 0,
          SIZE_OF(simulator_directory), "an absolute path in a tmpfs"},
+        {SECTION_SIMULATOR, "mode", KIND_MODE, OF(simulator_mode), 0, 0, "0700, 0770 or 0777"},
+        {SECTION_SIMULATOR, "group", KIND_NAME, OF(simulator_group), 0, SIZE_OF(simulator_group),
+         "the name or number of a group"},
         {SECTION_SIMULATOR, "memory", KIND_BYTES, OF(simulator_memory), 4096, UINT64_C(1) << 42,
          "a size from 4K to 4T, with suffix K, M, G or T"},
         {SECTION_SIMULATOR, "devices", KIND_COUNT, OF(simulator_devices), 1, 16,
@@ -89,8 +100,10 @@ struct reading {
         FILE *file;
         const char *path;
         unsigned line;
-        uint32_t given; /* keys outside [device] */
-        bool failed;
+        uint32_t given;                       /* keys outside [device] */
+        unsigned socket_line, simulator_line; /* of the last key that says where, and how large */
+        unsigned mistakes;
+        bool skip_section; /* its header was refused: its keys say nothing */
         char *why;
         size_t size;
 };
@@ -108,110 +121,28 @@ void config_init(struct config *config)
         };
 }
 
-/* Only the first complaint counts. */
-__attribute__((format(printf, 2, 3))) static int complain(struct reading *reading,
-                                                          const char *format, ...)
+/* One more line of `why`, as far as it has room. */
+__attribute__((format(printf, 2, 3))) static void complain(struct reading *reading,
+                                                           const char *format, ...)
 {
+        size_t length = reading->size > 0 ? strlen(reading->why) : 0;
+        char *why = reading->why + length;
+        size_t size = reading->size - length;
         va_list arguments;
         int n;
 
-        if (reading->failed)
-                return 0;
-        reading->failed = true;
-        n = snprintf(reading->why, reading->size, "%s:%u: ", reading->path, reading->line);
-        if (n < 0 || (size_t)n >= reading->size)
-                return 0;
-        va_start(arguments, format);
-        vsnprintf(reading->why + n, reading->size - (size_t)n, format, arguments);
-        va_end(arguments);
-        return 0;
-}
-
-static int parse_count(const char *text, uint64_t minimum, uint64_t maximum, uint64_t *out)
-{
-        char *end;
-        unsigned long long value;
-
-        if (text[0] < '0' || text[0] > '9')
-                return -EINVAL;
-        errno = 0;
-        value = strtoull(text, &end, 10);
-        if (errno || *end)
-                return -EINVAL;
-        if (value < minimum || value > maximum)
-                return -ERANGE;
-        *out = value;
-        return 0;
-}
-
-int config_parse_bytes(const char *text, uint64_t *out)
-{
-        static const char suffixes[] = "KMGT";
-        unsigned shift = 0;
-        unsigned long long value;
-        const char *suffix;
-        char *end;
-
-        if (text[0] < '0' || text[0] > '9')
-                return -EINVAL;
-        errno = 0;
-        value = strtoull(text, &end, 10);
-        if (errno)
-                return -ERANGE;
-        while (*end == ' ')
-                end++;
-        if (*end) {
-                suffix = strchr(suffixes, *end & ~0x20);
-                if (suffix) {
-                        shift = 10 * (unsigned)(suffix - suffixes + 1);
-                        end++;
-                        if (*end == 'i')
-                                end++;
-                }
-                if (*end == 'B' || (*end == 'b' && !suffix))
-                        end++;
-                if (*end)
-                        return -EINVAL;
+        if (++reading->mistakes > MISTAKES_MAX + 1 || size < 2)
+                return;
+        n = snprintf(why, size, "%s%s:%u: ", length > 0 ? "\n" : "", reading->path, reading->line);
+        if (n < 0 || (size_t)n >= size)
+                return;
+        if (reading->mistakes > MISTAKES_MAX) {
+                snprintf(why + n, size - (size_t)n, "and more that is wrong, here or below");
+                return;
         }
-        if (value > UINT64_MAX >> shift)
-                return -ERANGE;
-        *out = (uint64_t)value << shift;
-        return 0;
-}
-
-static int parse_bool(const char *text, bool *out)
-{
-        if (strcmp(text, "yes") == 0)
-                *out = true;
-        else if (strcmp(text, "no") == 0)
-                *out = false;
-        else
-                return -EINVAL;
-        return 0;
-}
-
-static int parse_fraction(const char *text, double *out)
-{
-        char *end;
-        double value;
-
-        /* No "inf", "nan" or hexadecimal. */
-        if (strspn(text, "0123456789.") != strlen(text) || !*text)
-                return -EINVAL;
-        errno = 0;
-        value = strtod(text, &end);
-        if (errno || *end || !(value > 0.0) || value > 1.0)
-                return -EINVAL;
-        *out = value;
-        return 0;
-}
-
-static int parse_path(const char *text, char *out, size_t size)
-{
-        if (text[0] != '/' || strlen(text) >= size)
-                return -EINVAL;
-        memcpy(out, text, strlen(text) + 1);
-        return 0;
+        va_start(arguments, format);
+        vsnprintf(why + n, size - (size_t)n, format, arguments);
+        va_end(arguments);
 }
 
 static int parse_value(const struct key *key, const char *text, void *base)
@@ -222,15 +153,19 @@ static int parse_value(const struct key *key, const char *text, void *base)
 
         switch (key->kind) {
         case KIND_PATH:
-                return parse_path(text, field, (size_t)key->maximum);
+                return config_parse_path(text, field, (size_t)key->maximum);
         case KIND_LEVEL:
                 return log_level_parse(text, field);
         case KIND_DRIVER:
                 return driver_kind_parse(text, field);
         case KIND_FRACTION:
-                return parse_fraction(text, field);
+                return config_parse_fraction(text, field);
         case KIND_BOOL:
-                return parse_bool(text, field);
+                return config_parse_bool(text, field);
+        case KIND_MODE:
+                return config_parse_mode(text, field);
+        case KIND_NAME:
+                return config_parse_name(text, field, (size_t)key->maximum);
         case KIND_WATERMARK:
                 if (strcmp(text, "auto") == 0) {
                         *(uint32_t *)field = UINT32_MAX;
@@ -238,7 +173,7 @@ static int parse_value(const struct key *key, const char *text, void *base)
                 }
                 /* fall through */
         case KIND_COUNT:
-                r = parse_count(text, key->minimum, key->maximum, &number);
+                r = config_parse_count(text, key->minimum, key->maximum, &number);
                 if (r == 0)
                         *(uint32_t *)field = (uint32_t)number;
                 return r;
@@ -297,7 +232,7 @@ static enum section section_parse(const char *name, const char **match)
                 return SECTION_COUNT;
         *match = name + 7 + strspn(name + 7, " ");
         if (strcmp(*match, "*") == 0 || is_uuid(*match) ||
-            parse_count(*match, 0, 4095, &index) == 0)
+            config_parse_count(*match, 0, 4095, &index) == 0)
                 return SECTION_DEVICE;
         return SECTION_COUNT;
 }
@@ -363,6 +298,8 @@ static int on_key(void *userdata, const char *section_name, const char *name, co
         void *base = reading->config;
         size_t i;
 
+        if (reading->skip_section)
+                return 1;
         if (section_name[0] == '\0') {
                 complain(reading, "key '%s' stands before any section", name);
                 return 1;
@@ -397,55 +334,101 @@ static int on_key(void *userdata, const char *section_name, const char *name, co
                 return 1;
         }
         *given |= UINT32_C(1) << i;
+        if (section == SECTION_GPUMEMD && strstr(name, "_socket"))
+                reading->socket_line = reading->line;
+        if (section == SECTION_SIMULATOR)
+                reading->simulator_line = reading->line;
         if (parse_value(&keys[i], value, base) != 0)
                 complain(reading, "key '%s' in [%s]: '%s' is not allowed; allowed: %s", name,
                          section_name, value, keys[i].allowed);
         return 1;
 }
 
-/* inih's reader: counts lines, and looks at section headers (inih tells of a section only through
- * its keys). */
+/* inih takes the line for empty: what was wrong with it is said already. */
+static char *blank(char *text)
+{
+        text[0] = '\n';
+        text[1] = '\0';
+        return text;
+}
+
+static void skip_line(FILE *file)
+{
+        int byte;
+
+        do
+                byte = getc(file);
+        while (byte != '\n' && byte != EOF);
+}
+
+/* A section's header, which inih tells of only through its keys. */
+static char *read_header(struct reading *reading, char *text)
+{
+        char section[LINE_BYTES + 1], why[512];
+        size_t end = strcspn(text, "]");
+        const char *match;
+        enum section kind;
+
+        reading->skip_section = true;
+        if (text[end] != ']') {
+                complain(reading, "section header without ']'");
+                return blank(text);
+        }
+        snprintf(section, sizeof(section), "%.*s", (int)(end - 1), text + 1);
+        kind = section_parse(section, &match);
+        if (end - 1 >= 50 || kind == SECTION_COUNT) {
+                complain_section(reading, section);
+                return blank(text);
+        }
+        if (kind == SECTION_TENANT && tenant_rules_section(&reading->config->tenants, match,
+                                                           reading->line, why, sizeof(why)) < 0) {
+                complain(reading, "%s", why);
+                return blank(text);
+        }
+        reading->skip_section = false;
+        return text;
+}
+
+/* "key = value" or "key: value", before any comment. */
+static bool is_assignment(const char *text)
+{
+        for (size_t i = 0; text[i]; i++) {
+                if (text[i] == '=' || text[i] == ':')
+                        return true;
+                if (text[i] == ';' && i > 0 && (text[i - 1] == ' ' || text[i - 1] == '\t'))
+                        return false;
+        }
+        return false;
+}
+
+/* inih's reader: counts lines, and refuses those that inih would misunderstand. */
 static char *read_line(char *text, int size, void *stream)
 {
         struct reading *reading = stream;
-        char section[128], why[512];
-        const char *match;
-        enum section kind;
         size_t length;
 
-        if (reading->failed || !fgets(text, size, reading->file))
+        if (!fgets(text, size, reading->file))
                 return NULL;
         reading->line++;
         length = strlen(text);
         if (length > LINE_BYTES) {
+                if (text[length - 1] != '\n')
+                        skip_line(reading->file);
                 complain(reading, "the line is longer than %d bytes", LINE_BYTES);
-                return NULL;
+                return blank(text);
         }
-        if (text[0] == '[') {
-                size_t end = strcspn(text, "]");
-
-                if (text[end] != ']') {
-                        complain(reading, "section header without ']'");
-                        return NULL;
-                }
-                snprintf(section, sizeof(section), "%.*s", (int)(end - 1), text + 1);
-                kind = section_parse(section, &match);
-                if (end - 1 >= 50 || kind == SECTION_COUNT) {
-                        complain_section(reading, section);
-                        return NULL;
-                }
-                if (kind == SECTION_TENANT &&
-                    tenant_rules_section(&reading->config->tenants, match, reading->line, why,
-                                         sizeof(why)) < 0) {
-                        complain(reading, "%s", why);
-                        return NULL;
-                }
-        } else if (text[0] == ' ' || text[0] == '\t') {
+        if (text[0] == '[')
+                return read_header(reading, text);
+        if (!text[strspn(text, " \t\r\n")] || strchr(";#", text[strspn(text, " \t")]))
+                return text;
+        if (text[0] == ' ' || text[0] == '\t') {
                 /* inih would take it as a continuation of the value before. */
-                if (text[strspn(text, " \t\r\n")] && !strchr(";#", text[strspn(text, " \t")])) {
-                        complain(reading, "a line must not begin with a blank");
-                        return NULL;
-                }
+                complain(reading, "a line must not begin with a blank");
+                return blank(text);
+        }
+        if (!is_assignment(text)) {
+                complain(reading, "neither a section, nor key = value, nor a comment");
+                return blank(text);
         }
         return text;
 }
@@ -466,6 +449,42 @@ static void check_devices(struct reading *reading)
                                  "[device %s]: watermark_low (%u) is above watermark_high (%u)",
                                  device->match, merged.watermark_low, merged.watermark_high);
         }
+}
+
+static void check_sockets(struct reading *reading)
+{
+        const struct config *config = reading->config;
+        const struct {
+                const char *name, *path;
+        } sockets[] = {{"client_socket", config->client_socket},
+                       {"admin_socket", config->admin_socket},
+                       {"keeper_socket", config->keeper_socket}};
+
+        if (reading->socket_line == 0)
+                return;
+        reading->line = reading->socket_line;
+        for (int i = 0; i < 3; i++)
+                for (int j = i + 1; j < 3; j++)
+                        if (strcmp(sockets[i].path, sockets[j].path) == 0)
+                                complain(reading, "%s and %s are the same path, %s",
+                                         sockets[i].name, sockets[j].name, sockets[i].path);
+}
+
+/* What the environment says is checked by the simulator itself. */
+static void check_simulator(struct reading *reading)
+{
+        uint64_t memory = reading->config->simulator_memory;
+        uint64_t granularity = reading->config->simulator_granularity;
+
+        if (memory == 0)
+                memory = getenv("GPUMEM_SIM_MEMORY") ? UINT64_MAX : SIMULATOR_MEMORY;
+        if (granularity == 0)
+                granularity = getenv("GPUMEM_SIM_GRANULARITY") ? 0 : SIMULATOR_GRANULARITY;
+        if (reading->simulator_line == 0 || memory >= granularity)
+                return;
+        reading->line = reading->simulator_line;
+        complain(reading, "[simulator]: memory (%llu bytes) is less than granularity (%llu bytes)",
+                 (unsigned long long)memory, (unsigned long long)granularity);
 }
 
 static void check_tenants(struct reading *reading)
@@ -506,25 +525,28 @@ static int read_file(struct config *config, const char *path, char *why, size_t 
         }
         next_file(config);
         r = ini_parse_stream(read_line, &reading, on_key, &reading);
-        if (!reading.failed && ferror(reading.file)) {
+        if (ferror(reading.file)) {
                 fclose(reading.file);
                 snprintf(why, size, "%s: cannot be read", path);
                 return -EIO;
         }
         fclose(reading.file);
-        if (!reading.failed && r > 0) {
-                reading.line = (unsigned)r;
-                complain(&reading, "neither a section, nor key = value, nor a comment");
-        }
-        if (!reading.failed && r < 0) {
+        if (r < 0) {
                 snprintf(why, size, "%s: out of memory", path);
                 return -ENOMEM;
         }
-        if (!reading.failed)
+        if (reading.mistakes == 0 && r > 0) {
+                reading.line = (unsigned)r;
+                complain(&reading, "neither a section, nor key = value, nor a comment");
+        }
+        /* What belongs together is looked at only where each part is right. */
+        if (reading.mistakes == 0) {
+                check_sockets(&reading);
                 check_devices(&reading);
-        if (!reading.failed)
+                check_simulator(&reading);
                 check_tenants(&reading);
-        return reading.failed ? -EINVAL : 0;
+        }
+        return reading.mistakes > 0 ? -EINVAL : 0;
 }
 
 /* "NAME.conf", and neither hidden nor an editor's. */
@@ -622,29 +644,4 @@ struct config_device config_for_device(const struct config *config, const char *
         out.watermark_low_auto = out.watermark_low == UINT32_MAX;
         out.watermark_high_auto = out.watermark_high == UINT32_MAX;
         return out;
-}
-
-static int export_number(const char *name, uint64_t value)
-{
-        char text[32];
-
-        if (value == 0)
-                return 0;
-        snprintf(text, sizeof(text), "%llu", (unsigned long long)value);
-        return setenv(name, text, 1) < 0 ? -errno : 0;
-}
-
-int config_export_simulator(const struct config *config)
-{
-        int r;
-
-        if (config->simulator_directory[0] &&
-            setenv("GPUMEM_SIM_DIR", config->simulator_directory, 1) < 0)
-                return -errno;
-        r = export_number("GPUMEM_SIM_MEMORY", config->simulator_memory);
-        if (r == 0)
-                r = export_number("GPUMEM_SIM_GRANULARITY", config->simulator_granularity);
-        if (r == 0)
-                r = export_number("GPUMEM_SIM_DEVICES", config->simulator_devices);
-        return r;
 }

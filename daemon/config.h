@@ -4,7 +4,7 @@
  * name with ".d" (gpumemd.conf.d/NAME.conf), in the order of their names; what is said later
  * counts. Everything is checked when it is read: an unknown section or key, a value that is not
  * allowed, a key given twice in one file are refused with file, line, key and what would be
- * allowed.
+ * allowed; all of a file's mistakes (20 at most) at once.
  */
 #ifndef GPUMEMD_CONFIG_H
 #define GPUMEMD_CONFIG_H
@@ -56,6 +56,8 @@ struct config {
 
         /* Exported to the simulated driver's environment before it is opened; empty: left alone. */
         char simulator_directory[PATH_MAX];
+        uint32_t simulator_mode;        /* of the directory, if it is made; 0: left alone */
+        char simulator_group[64];       /* its group */
         uint64_t simulator_memory;      /* bytes of each device; 0: left alone */
         uint64_t simulator_granularity; /* 0: left alone */
         uint32_t simulator_devices;     /* 0: left alone */
@@ -64,7 +66,8 @@ struct config {
 void config_init(struct config *config);
 
 /* Reads `path` and its drop-ins over what is in `config`. 0; -EINVAL, or the errno of opening or
- * reading; then one line "FILE:LINE: what is wrong and what is allowed" is in `why`. */
+ * reading; then lines "FILE:LINE: what is wrong and what is allowed" are in `why`, with newlines
+ * between them. */
 int config_read(struct config *config, const char *path, char *why, size_t size);
 
 /* The drop-ins alone: for when the file itself is not there. */
@@ -78,7 +81,11 @@ struct config_device config_for_device(const struct config *config, const char *
 /* Puts [simulator] into this process's environment. Before threads exist. 0 or negative errno. */
 int config_export_simulator(const struct config *config);
 
-/* "64MiB", "2G", "4096": bytes, powers of 1024, suffixes K M G T with optional iB or B. 0, -EINVAL
+/* The directory of the simulated machine, by `config` and the environment, if it is not on a tmpfs:
+ * the machine works, but its memory may be as slow as a disk. Else NULL. */
+const char *config_slow_simulator(const struct config *config);
+
+/* "64MiB", "2G", "4096": bytes, powers of 1024, suffixes K M G T with optional i or iB. 0, -EINVAL
  * or -ERANGE. */
 int config_parse_bytes(const char *text, uint64_t *out);
 

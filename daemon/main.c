@@ -48,20 +48,47 @@ static void usage(FILE *stream)
               stream);
 }
 
+static bool default_is_missing(void)
+{
+        return access(CONFIG_PATH_DEFAULT, F_OK) < 0 && errno == ENOENT;
+}
+
 /* A missing file is an error only if it was asked for. */
 static int read_config(struct config *config, const char *path)
 {
-        char why[1024];
+        char why[16384], *line, *rest = why;
         int r;
 
         config_init(config);
-        if (!path && access(CONFIG_PATH_DEFAULT, F_OK) < 0 && errno == ENOENT)
+        if (!path && default_is_missing())
                 r = config_read_drop_ins(config, CONFIG_PATH_DEFAULT, why, sizeof(why));
         else
                 r = config_read(config, path ? path : CONFIG_PATH_DEFAULT, why, sizeof(why));
-        if (r < 0)
-                fprintf(stderr, "gpumemd: error: %s\n", why);
+        while (r < 0 && (line = strsep(&rest, "\n")))
+                fprintf(stderr, "gpumemd: error: %s\n", line);
         return r;
+}
+
+/* --check-config: what was read was right. What else there is to say about it. */
+static void report_config(const struct config *config, const char *path)
+{
+        const char *slow = config_slow_simulator(config);
+
+        if (!path && default_is_missing())
+                printf("%s: not there, the defaults apply%s\n", CONFIG_PATH_DEFAULT,
+                       access(CONFIG_PATH_DEFAULT ".d", F_OK) == 0
+                               ? ", and what is in " CONFIG_PATH_DEFAULT ".d"
+                               : "");
+        else
+                printf("%s: ok\n", path ? path : CONFIG_PATH_DEFAULT);
+        for (uint32_t i = 0; i < config->devices_count; i++)
+                if (strcmp(config->devices[i].match, "*") != 0)
+                        printf("note: [device %s]: whether there is such a device is known at the "
+                               "start only\n",
+                               config->devices[i].match);
+        if (slow)
+                printf("warning: %s is not on a tmpfs: simulated memory may be as slow as a disk\n",
+                       slow);
 }
 
 /* The keeper lies beside this program, or where programs are found. */
@@ -226,13 +253,15 @@ int main(int argc, char **argv)
                 }
         }
         if (optind < argc) {
+                fprintf(stderr, "gpumemd: error: '%s' is not understood: there are only options\n",
+                        argv[optind]);
                 usage(stderr);
                 return 2;
         }
         if (read_config(&config, path) < 0)
                 return check || keeper_fd >= 0 ? 2 : fail_to_start(2);
         if (check) {
-                printf("%s: ok\n", path ? path : CONFIG_PATH_DEFAULT);
+                report_config(&config, path);
                 return 0;
         }
         if (no_keeper)

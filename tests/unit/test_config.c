@@ -10,7 +10,7 @@
 #include "tests/support/daemon_unit.h"
 
 static struct config config;
-static char why[1024];
+static char why[4096];
 static char path[64];
 
 static int read_text(const char *text)
@@ -67,6 +67,8 @@ static void test_everything(void)
                                   "watermark_high = 9\n"
                                   "[simulator]\n"
                                   "directory = /dev/shm/x\n"
+                                  "mode = 0770\n"
+                                  "group = gpumem\n"
                                   "memory = 1GiB\n"
                                   "granularity = 64K\n"),
                         0);
@@ -80,6 +82,8 @@ static void test_everything(void)
         CU_ASSERT_EQUAL(config.max_clients, 10);
         CU_ASSERT(config.debug);
         CU_ASSERT_STRING_EQUAL(config.simulator_directory, "/dev/shm/x");
+        CU_ASSERT_EQUAL(config.simulator_mode, 0770);
+        CU_ASSERT_STRING_EQUAL(config.simulator_group, "gpumem");
         CU_ASSERT_EQUAL(config.simulator_memory, UINT64_C(1) << 30);
         CU_ASSERT_EQUAL(config.simulator_granularity, 65536);
 
@@ -249,6 +253,16 @@ static void test_refused(void)
                 {"[device]\nframe_size = auto\n", 1, "unknown section"},
                 {"[device GPU-xyz]\nframe_size = auto\n", 1, "unknown section"},
                 {"[simulator]\nmemory = lots\n", 2, "a size"},
+                {"[simulator]\nmemory = 64MB\n", 2, "'64MB' is not allowed"},
+                {"[simulator]\nmemory = 1M\n\n", 2, "memory (1048576 bytes) is less than"},
+                {"[simulator]\ngranularity = 64M\nmemory = 32M\n", 3, "is less than granularity"},
+                {"[simulator]\nmode = 0755\n", 2, "0700, 0770 or 0777"},
+                {"[simulator]\nmode = 511\n", 2, "0700, 0770 or 0777"},
+                {"[simulator]\ngroup = a b\n", 2, "name or number of a group"},
+                {"[gpumemd]\nclient_socket = /run/gpumem/admin.sock\n", 2,
+                 "client_socket and admin_socket are the same path"},
+                {"[gpumemd]\nadmin_socket = /a\nkeeper_socket = /a\ndebug = no\n", 3,
+                 "admin_socket and keeper_socket are the same path, /a"},
                 {"[simulator]\ngranularity = auto\n", 2, "power of two"},
         };
 
@@ -264,6 +278,53 @@ static void test_refused(void)
         }
 }
 
+static unsigned count_lines(const char *text)
+{
+        unsigned lines = 1;
+
+        for (; *text; text++)
+                lines += *text == '\n';
+        return lines;
+}
+
+/* All mistakes of a file are named, in order; what follows from one is not. */
+static void test_all_mistakes(void)
+{
+        char text[4096] = "[gpumemd]\n", expected[128];
+        const char *line = why;
+
+        CU_ASSERT_EQUAL(read_text("[gpumemd]\n"
+                                  "foo = 1\n"
+                                  "nothing\n"
+                                  "[unknown]\n"
+                                  "bar = 2\n"
+                                  "[device *]\n"
+                                  " frame_size = 3M\n"
+                                  "frame_size = 3M\n"
+                                  "watermark_low = 9\n"
+                                  "watermark_high = 1\n"),
+                        -EINVAL);
+        CU_ASSERT_EQUAL(count_lines(why), 5);
+        for (size_t i = 0; i < 5; i++) {
+                static const unsigned lines[] = {2, 3, 4, 7, 8};
+
+                snprintf(expected, sizeof(expected), "%s:%u: ", path, lines[i]);
+                CU_ASSERT_EQUAL(strncmp(line, expected, strlen(expected)), 0);
+                line = strchr(line, '\n');
+                if (!line)
+                        break;
+                line++;
+        }
+
+        for (int i = 0; i < 30; i++)
+                strcat(text, "no\n");
+        CU_ASSERT_EQUAL(read_text(text), -EINVAL);
+        CU_ASSERT_PTR_NOT_NULL(strstr(why, ":21: neither"));
+        CU_ASSERT_PTR_NULL(strstr(why, ":22: neither"));
+        CU_ASSERT_PTR_NOT_NULL(strstr(why, ":22: and more"));
+        CU_ASSERT_PTR_NULL(strstr(why, ":23:"));
+}
+
 static void test_long_line(void)
 {
         char text[400] = "[gpumemd]\ndriver_library = /";
@@ -271,6 +332,7 @@ static void test_long_line(void)
         memset(text + strlen(text), 'x', 300);
         CU_ASSERT_EQUAL(read_text(text), -EINVAL);
         CU_ASSERT_PTR_NOT_NULL(strstr(why, ":2: the line is longer"));
+        CU_ASSERT_EQUAL(count_lines(why), 1);
 }
 
 static void test_too_many_devices(void)
@@ -302,6 +364,10 @@ static void test_bytes(void)
         CU_ASSERT_EQUAL(config_parse_bytes("2 MiB", &bytes), 0);
         CU_ASSERT_EQUAL(bytes, 2 << 20);
         CU_ASSERT_EQUAL(config_parse_bytes("3gb", &bytes), -EINVAL);
+        CU_ASSERT_EQUAL(config_parse_bytes("3GB", &bytes), -EINVAL);
+        CU_ASSERT_EQUAL(config_parse_bytes("3B", &bytes), -EINVAL);
+        CU_ASSERT_EQUAL(config_parse_bytes("2mi", &bytes), 0);
+        CU_ASSERT_EQUAL(bytes, 2 << 20);
         CU_ASSERT_EQUAL(config_parse_bytes("3G", &bytes), 0);
         CU_ASSERT_EQUAL(bytes, UINT64_C(3) << 30);
         CU_ASSERT_EQUAL(config_parse_bytes("16777216T", &bytes), -ERANGE);
@@ -323,12 +389,27 @@ static void test_simulator_environment(void)
         unsetenv("GPUMEM_SIM_DIR");
         unsetenv("GPUMEM_SIM_MEMORY");
         unsetenv("GPUMEM_SIM_GRANULARITY");
-        CU_ASSERT_EQUAL(read_text("[simulator]\nmemory = 8M\n"), 0);
+        unsetenv("GPUMEM_SIM_MODE");
+        unsetenv("GPUMEM_SIM_GROUP");
+        CU_ASSERT_EQUAL(read_text("[gpumemd]\ndriver = simulated\n[simulator]\nmemory = 8M\n"), 0);
         CU_ASSERT_EQUAL(config_export_simulator(&config), 0);
         CU_ASSERT_STRING_EQUAL(getenv("GPUMEM_SIM_MEMORY"), "8388608");
         CU_ASSERT_PTR_NULL(getenv("GPUMEM_SIM_DIR"));
         CU_ASSERT_PTR_NULL(getenv("GPUMEM_SIM_GRANULARITY"));
+        CU_ASSERT_PTR_NULL(getenv("GPUMEM_SIM_MODE"));
         unsetenv("GPUMEM_SIM_MEMORY");
+
+        CU_ASSERT_PTR_NULL(config_slow_simulator(&config));
+        CU_ASSERT_EQUAL(read_text("[gpumemd]\ndriver = simulated\n"
+                                  "[simulator]\nmode = 0777\ngroup = 5\ndirectory = /proc/x\n"),
+                        0);
+        CU_ASSERT_STRING_EQUAL(config_slow_simulator(&config), "/proc/x");
+        CU_ASSERT_EQUAL(config_export_simulator(&config), 0);
+        CU_ASSERT_STRING_EQUAL(getenv("GPUMEM_SIM_MODE"), "0777");
+        CU_ASSERT_STRING_EQUAL(getenv("GPUMEM_SIM_GROUP"), "5");
+        unsetenv("GPUMEM_SIM_MODE");
+        unsetenv("GPUMEM_SIM_GROUP");
+        unsetenv("GPUMEM_SIM_DIR");
 }
 
 int main(void)
@@ -339,6 +420,7 @@ int main(void)
                 {"tenants", test_tenants},
                 {"drop-ins", test_drop_ins},
                 {"what is refused, and how", test_refused},
+                {"all mistakes at once", test_all_mistakes},
                 {"a long line", test_long_line},
                 {"too many devices", test_too_many_devices},
                 {"a missing file", test_missing_file},
