@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -47,6 +48,7 @@ static int on_reap(sd_event_source *source, void *userdata)
 
 static int open_driver(struct daemon *daemon, const struct driver *given)
 {
+        const char *slow;
         char why[512];
         int r;
 
@@ -58,6 +60,12 @@ static int open_driver(struct daemon *daemon, const struct driver *given)
                 r = config_export_simulator(&daemon->config);
                 if (r < 0)
                         return r;
+                slow = config_slow_simulator(&daemon->config);
+                if (slow)
+                        log_warning(&daemon->log,
+                                    "the simulator's directory is not on a tmpfs: its memory may "
+                                    "be as slow as a disk",
+                                    LOG_TEXT("directory", slow));
         }
         r = driver_open(&daemon->driver, daemon->config.driver,
                         daemon->config.driver_library[0] ? daemon->config.driver_library : NULL,
@@ -80,6 +88,29 @@ static int driver_failed(struct daemon *daemon, const char *call, CUresult error
                   LOG_TEXT("call", call), LOG_TEXT("error", driver_error_name(driver, error)),
                   LOG_TEXT("detail", driver->error_detail ? driver->error_detail() : ""));
         return driver_errno(error);
+}
+
+/* A section for a device that is not there is most likely a mistake. */
+static void warn_of_unknown_devices(struct daemon *daemon)
+{
+        for (uint32_t i = 0; i < daemon->config.devices_count; i++) {
+                const char *match = daemon->config.devices[i].match;
+                bool known = strcmp(match, "*") == 0;
+
+                list_for_each(node, &daemon->devices)
+                {
+                        const struct device *device = list_entry(node, struct device, link);
+                        char number[16];
+
+                        snprintf(number, sizeof(number), "%u", device->index);
+                        if (strcmp(match, number) == 0 || strcmp(match, device->uuid_text) == 0)
+                                known = true;
+                }
+                if (!known)
+                        log_warning(&daemon->log,
+                                    "a [device ...] section of the configuration fits no device",
+                                    LOG_TEXT("section", match));
+        }
 }
 
 static int open_devices(struct daemon *daemon)
@@ -107,6 +138,7 @@ static int open_devices(struct daemon *daemon)
                           LOG_TEXT("driver", driver_kind_name(daemon->driver_use->kind)));
                 return -ENODEV;
         }
+        warn_of_unknown_devices(daemon);
         return 0;
 }
 
