@@ -253,8 +253,14 @@ static void test_unreachable(void)
                 CU_ASSERT(has(result.messages, CTL_SOCKET_DEFAULT));
         result_free(&result);
 
-        result = run("status", "--socket", "/proc/self/cmdline", NULL);
+        /* What is no socket at all, whether we may write to it or not. */
+        result = run("status", "--socket", "/etc/passwd", NULL);
         CU_ASSERT_EQUAL(result.status, CTL_UNREACHABLE);
+        CU_ASSERT(has(result.messages, "/etc/passwd: that is a file, not a socket"));
+        result_free(&result);
+        result = run("status", "--socket", "/tmp", NULL);
+        CU_ASSERT_EQUAL(result.status, CTL_UNREACHABLE);
+        CU_ASSERT(has(result.messages, "/tmp: that is a directory, not a socket"));
         result_free(&result);
 
         /* A socket of the other kind: the clients' one. */

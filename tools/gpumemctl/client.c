@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -38,11 +39,22 @@ static uint64_t now_ms(void)
 
 /* --- sentences --- */
 
-static enum ctl_outcome fail_connect(const struct ctl_client *client, int code,
+static enum ctl_outcome fail_connect(const struct ctl_client *client, const char *path, int code,
                                      struct ctl_error *error)
 {
         const char *advice;
+        struct stat status;
 
+        /* connect() says of these what it says of a socket that nobody listens on, or may not. */
+        if ((code == ECONNREFUSED || code == EACCES) && stat(path, &status) == 0 &&
+            !S_ISSOCK(status.st_mode))
+                return ctl_fail(error, CTL_UNREACHABLE,
+                                "cannot reach gpumemd at %s: that is %s, not a socket. Say the "
+                                "admin socket's path with --socket or GPUMEM_ADMIN_SOCKET.",
+                                client->path,
+                                S_ISDIR(status.st_mode)   ? "a directory"
+                                : S_ISREG(status.st_mode) ? "a file"
+                                                          : "something else");
         switch (code) {
         case ENOENT:
         case ENOTDIR:
@@ -56,8 +68,8 @@ static enum ctl_outcome fail_connect(const struct ctl_client *client, int code,
         case EACCES:
         case EPERM:
                 advice =
-                        "permission denied. Be root, or a member of the group that owns the socket "
-                        "(gpumem-admin).";
+                        "permission denied. Be root, the user who runs gpumemd, or a member of the "
+                        "group gpumem-admin (if it has the socket: see gpumemd(8)).";
                 break;
         case EPROTOTYPE:
                 advice = "that is a socket of another kind. The admin socket is wanted, not the "
@@ -214,7 +226,7 @@ enum ctl_outcome ctl_client_new(struct ctl_client **out, const char *path, uint6
                 if (errno == EINTR)
                         continue;
                 if (errno != EAGAIN) {
-                        outcome = fail_connect(client, errno, error);
+                        outcome = fail_connect(client, path, errno, error);
                         goto fail;
                 }
                 /* The backlog is full, and poll does not tell when it no longer is. */
