@@ -134,8 +134,10 @@ __attribute__((format(printf, 2, 3))) static void complain(struct reading *readi
         if (++reading->mistakes > MISTAKES_MAX + 1 || size < 2)
                 return;
         n = snprintf(why, size, "%s%s:%u: ", length > 0 ? "\n" : "", reading->path, reading->line);
-        if (n < 0 || (size_t)n >= size)
+        if (n < 0 || (size_t)n >= size) {
+                why[0] = '\0';
                 return;
+        }
         if (reading->mistakes > MISTAKES_MAX) {
                 snprintf(why + n, size - (size_t)n, "and more that is wrong, here or below");
                 return;
