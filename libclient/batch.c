@@ -133,8 +133,12 @@ static int judge_full(struct gpumem_kv *kv, const gpumem_seq *seqs, uint32_t seq
                       const struct batch_need *need)
 {
         uint64_t count = 0, distinct = 0;
-        uint32_t *pages = malloc((need->table_pages + 1) * sizeof(*pages));
+        uint32_t *pages;
 
+        /* Pages that settle are copied today; when the pins are over they need no more room. */
+        if (kv->pages.pages_settling > 0)
+                return GPUMEM_E_AGAIN;
+        pages = malloc((need->table_pages + 1) * sizeof(*pages));
         if (!pages)
                 return GPUMEM_E_AGAIN;
         for (uint32_t i = 0; i < sequences; i++) {

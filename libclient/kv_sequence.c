@@ -142,7 +142,8 @@ static int append_locked(struct gpumem_kv *kv, gpumem_seq seq, uint32_t tokens,
                                             "the sequence has %u tokens; %u more are above "
                                             "max_sequence_tokens, %u",
                                             sequence->tokens, tokens, kv->sequences.tokens_max);
-                if ((uint64_t)need + sequence->pages_count > kv->geometry.pages_max)
+                if ((uint64_t)need + sequence->pages_count > kv->geometry.pages_max &&
+                    kv->pages.pages_settling == 0)
                         return kv_too_large(kv, (uint64_t)need + sequence->pages_count);
                 r = kv_provide(kv, (uint64_t)need, deadline_ns, &full);
         } while (r > 0);

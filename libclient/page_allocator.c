@@ -63,13 +63,15 @@ int page_allocator_init(struct page_allocator *allocator, uint32_t units_max,
                                allocator->groups * sizeof(struct page_group);
         for (uint32_t bucket = 0; bucket < PAGE_BUCKETS; bucket++)
                 allocator->heads[bucket] = NONE;
-        allocator->retire_head = allocator->retire_tail = NONE;
+        allocator->retiring.head = allocator->retiring.tail = NONE;
+        allocator->settling.head = allocator->settling.tail = NONE;
 
         /* Zero pages come from the kernel when they are touched: what no unit uses costs nothing.
          */
         allocator->units = calloc(units_max, allocator->unit_size);
         allocator->detail = calloc(entries, sizeof(*allocator->detail));
-        if (!allocator->units || !allocator->detail) {
+        allocator->settle = calloc(entries, sizeof(*allocator->settle));
+        if (!allocator->units || !allocator->detail || !allocator->settle) {
                 page_allocator_deinit(allocator);
                 return -ENOMEM;
         }
@@ -80,8 +82,10 @@ void page_allocator_deinit(struct page_allocator *allocator)
 {
         free(allocator->units);
         free(allocator->detail);
+        free(allocator->settle);
         allocator->units = NULL;
         allocator->detail = NULL;
+        allocator->settle = NULL;
 }
 
 static void list_insert(struct page_allocator *allocator, uint32_t unit, struct page_unit *entry,
@@ -316,9 +320,11 @@ int page_allocator_reference(struct page_allocator *allocator, uint32_t page)
                 allocator->pages_shared++;
                 return 0;
         }
-        if (allocator->detail[place.index] == UINT32_MAX)
+        if ((allocator->detail[place.index] & PAGE_REFERENCES_MAX) == PAGE_REFERENCES_MAX)
                 return -EOVERFLOW;
-        allocator->detail[place.index]++;
+        /* (It may have settled with one.) */
+        if ((++allocator->detail[place.index] & PAGE_REFERENCES_MAX) == 2)
+                allocator->pages_shared++;
         return 0;
 }
 
@@ -353,38 +359,105 @@ static inline void make_free(struct page_allocator *allocator, const struct plac
         refile(allocator, place->unit, place->entry);
 }
 
-static void make_retiring(struct page_allocator *allocator, const struct place *place,
-                          uint64_t stamp)
+static void queue_push(struct page_queue *queue, uint32_t *links, uint32_t index, uint64_t stamp)
 {
         struct page_segment *segment = NULL;
 
-        if (allocator->segment_count > 0)
-                segment = &allocator->segments[(allocator->segment_first +
-                                                allocator->segment_count - 1) %
-                                               PAGE_ALLOCATOR_SEGMENTS];
-        if (segment && segment->stamp < stamp &&
-            allocator->segment_count == PAGE_ALLOCATOR_SEGMENTS) {
+        if (queue->segment_count > 0)
+                segment = &queue->segments[(queue->segment_first + queue->segment_count - 1) %
+                                           PAGE_ALLOCATOR_SEGMENTS];
+        if (segment && segment->stamp < stamp && queue->segment_count == PAGE_ALLOCATOR_SEGMENTS) {
                 /* No room for one more: let the youngest wait a little longer than it must. */
                 segment->stamp = stamp;
         } else if (!segment || segment->stamp < stamp) {
-                segment =
-                        &allocator->segments[(allocator->segment_first + allocator->segment_count) %
-                                             PAGE_ALLOCATOR_SEGMENTS];
+                segment = &queue->segments[(queue->segment_first + queue->segment_count) %
+                                           PAGE_ALLOCATOR_SEGMENTS];
                 segment->stamp = stamp;
                 segment->pages = 0;
-                allocator->segment_count++;
+                queue->segment_count++;
         }
         segment->pages++;
 
+        links[index] = NONE;
+        if (queue->tail != NONE)
+                links[queue->tail] = index;
+        else
+                queue->head = index;
+        queue->tail = index;
+}
+
+/* A page begins to settle, or has to do it again. */
+static void settle(struct page_allocator *allocator, uint32_t index, uint64_t stamp)
+{
+        struct page_queue *settling = &allocator->settling, *retiring = &allocator->retiring;
+        uint32_t youngest =
+                (settling->segment_first + settling->segment_count - 1) % PAGE_ALLOCATOR_SEGMENTS;
+        bool full = settling->segment_count == PAGE_ALLOCATOR_SEGMENTS;
+        uint64_t before = full ? settling->segments[youngest].stamp : stamp;
+
+        queue_push(settling, allocator->settle, index, stamp);
+        /* If the youngest wait longer now, then so do those of them that are retiring already: a
+         * page is through this queue before it is free. */
+        for (uint32_t i = 0; before < stamp && i < retiring->segment_count; i++) {
+                struct page_segment *segment = &retiring->segments[(retiring->segment_first + i) %
+                                                                   PAGE_ALLOCATOR_SEGMENTS];
+
+                if (segment->stamp >= before && segment->stamp < stamp)
+                        segment->stamp = stamp;
+        }
+}
+
+/* The next page that waited for pins below `oldest` only, or NONE. */
+static uint32_t queue_pop(struct page_queue *queue, const uint32_t *links, uint64_t oldest)
+{
+        struct page_segment *segment = &queue->segments[queue->segment_first];
+        uint32_t index = queue->head;
+
+        if (queue->segment_count == 0 || segment->stamp >= oldest)
+                return NONE;
+        queue->head = links[index];
+        if (queue->head == NONE)
+                queue->tail = NONE;
+        if (--segment->pages == 0) {
+                queue->segment_first = (queue->segment_first + 1) % PAGE_ALLOCATOR_SEGMENTS;
+                queue->segment_count--;
+        }
+        return index;
+}
+
+static void make_retiring(struct page_allocator *allocator, const struct place *place)
+{
         place->group->used &= ~place->bit;
         place->group->more |= place->bit;
-        allocator->detail[place->index] = NONE;
-        if (allocator->retire_tail != NONE)
-                allocator->detail[allocator->retire_tail] = place->index;
-        else
-                allocator->retire_head = place->index;
-        allocator->retire_tail = place->index;
+        queue_push(&allocator->retiring, allocator->detail, place->index, allocator->stamp);
         allocator->pages_retiring++;
+}
+
+/* A page that is shared or settling loses a reference. */
+static int64_t release_shared(struct page_allocator *allocator, const struct place *place,
+                              uint64_t stamp)
+{
+        uint32_t *detail = &allocator->detail[place->index];
+        uint32_t left = --*detail & PAGE_REFERENCES_MAX;
+
+        if (left == 0) {
+                /* It only settled. In its queue it stays: that is before it is free. */
+                allocator->pages_settling--;
+                make_retiring(allocator, place);
+        } else if (left == 1) {
+                allocator->pages_shared--;
+                if (*detail & PAGE_SETTLING) {
+                        if (stamp != 0)
+                                *detail |= PAGE_SETTLING_AGAIN;
+                } else if (stamp != 0) {
+                        *detail |= PAGE_SETTLING;
+                        allocator->pages_settling++;
+                        settle(allocator, place->index, stamp);
+                } else {
+                        place->group->more &= ~place->bit;
+                }
+        }
+        return left;
 }
 
 int64_t page_allocator_release(struct page_allocator *allocator, uint32_t page, uint64_t stamp)
@@ -393,47 +466,57 @@ int64_t page_allocator_release(struct page_allocator *allocator, uint32_t page, 
 
         if (!(place.group->used & place.bit))
                 return -EINVAL;
-        if (place.group->more & place.bit) {
-                uint32_t left = --allocator->detail[place.index];
-
-                if (left == 1) {
-                        place.group->more &= ~place.bit;
-                        allocator->pages_shared--;
-                }
-                return left;
-        }
+        if (stamp > allocator->stamp)
+                allocator->stamp = stamp;
+        if (place.group->more & place.bit)
+                return release_shared(allocator, &place, stamp);
         if (stamp == 0)
                 make_free(allocator, &place);
         else
-                make_retiring(allocator, &place, stamp);
+                make_retiring(allocator, &place);
         return 0;
+}
+
+/* A page is through the queue of those that settle. */
+static void settled(struct page_allocator *allocator, uint32_t index)
+{
+        struct place place = place_of(allocator, index);
+        uint32_t *detail = &allocator->detail[index];
+
+        if (!(place.group->used & place.bit))
+                return; /* retiring; detail[] is a link */
+        if (*detail & PAGE_SETTLING_AGAIN) {
+                /* It lost another one since, at the newest stamp or before. */
+                *detail &= ~PAGE_SETTLING_AGAIN;
+                settle(allocator, index, allocator->stamp);
+                return;
+        }
+        *detail &= ~PAGE_SETTLING;
+        allocator->pages_settling--;
+        if (*detail == 1)
+                place.group->more &= ~place.bit;
 }
 
 void page_allocator_retire(struct page_allocator *allocator, uint64_t oldest)
 {
-        while (allocator->segment_count > 0) {
-                struct page_segment *segment = &allocator->segments[allocator->segment_first];
+        uint32_t index;
 
-                if (segment->stamp >= oldest)
-                        return;
-                for (uint64_t n = segment->pages; n > 0; n--) {
-                        struct place place = place_of(allocator, allocator->retire_head);
+        /* First those that settle: no page is free that still stands in that queue. (Its retiring
+         * has the later stamp, or the same.) */
+        while ((index = queue_pop(&allocator->settling, allocator->settle, oldest)) != NONE)
+                settled(allocator, index);
+        while ((index = queue_pop(&allocator->retiring, allocator->detail, oldest)) != NONE) {
+                struct place place = place_of(allocator, index);
 
-                        allocator->retire_head = allocator->detail[place.index];
-                        if (allocator->retire_head == NONE)
-                                allocator->retire_tail = NONE;
-                        allocator->pages_retiring--;
-                        make_free(allocator, &place);
-                }
-                allocator->segment_first = (allocator->segment_first + 1) % PAGE_ALLOCATOR_SEGMENTS;
-                allocator->segment_count--;
+                allocator->pages_retiring--;
+                make_free(allocator, &place);
         }
 }
 
 /* --- the invariants, for tests and debugging ------------------------------------------------- */
 
 struct page_sums {
-        uint64_t used, shared, retiring;
+        uint64_t used, shared, settling, retiring;
 };
 
 static int check_unit(const struct page_allocator *allocator, struct page_unit *entry,
@@ -457,11 +540,18 @@ static int check_unit(const struct page_allocator *allocator, struct page_unit *
                                         return -EUCLEAN;
                                 continue;
                         }
-                        if (used && more && allocator->detail[index] < 2)
-                                return -EUCLEAN;
+                        if (used && more) {
+                                uint32_t detail = allocator->detail[index];
+                                uint32_t references = detail & PAGE_REFERENCES_MAX;
+
+                                if (references == 0 ||
+                                    (references == 1 && !(detail & PAGE_SETTLING)))
+                                        return -EUCLEAN;
+                                sums->shared += references > 1;
+                                sums->settling += (detail & PAGE_SETTLING) != 0;
+                        }
                         held += used || more;
                         sums->used += used;
-                        sums->shared += used && more;
                         sums->retiring += !used && more;
                 }
         }
@@ -499,10 +589,26 @@ static int check_lists(const struct page_allocator *allocator, uint32_t *listed)
         return 0;
 }
 
+/* Its length, by both counts: links and segments. */
+static int check_queue(const struct page_queue *queue, const uint32_t *links, uint64_t most,
+                       uint64_t *length)
+{
+        uint64_t segments = 0;
+
+        *length = 0;
+        for (uint32_t i = 0; i < queue->segment_count; i++)
+                segments +=
+                        queue->segments[(queue->segment_first + i) % PAGE_ALLOCATOR_SEGMENTS].pages;
+        for (uint32_t index = queue->head; index != NONE; index = links[index])
+                if (++*length > most || *length > segments)
+                        return -EUCLEAN;
+        return *length == segments ? 0 : -EUCLEAN;
+}
+
 int page_allocator_check(const struct page_allocator *allocator)
 {
         struct page_sums sums = {0};
-        uint64_t held = 0, retiring = 0, segments = 0;
+        uint64_t held = 0, retiring, settling;
         uint32_t present = 0, empty = 0, unlisted = 0, listed;
         uint64_t closed_free = 0;
 
@@ -523,20 +629,15 @@ int page_allocator_check(const struct page_allocator *allocator)
         }
         if (check_lists(allocator, &listed) < 0)
                 return -EUCLEAN;
-        for (uint32_t index = allocator->retire_head; index != NONE;
-             index = allocator->detail[index])
-                if (++retiring > allocator->pages_retiring)
-                        return -EUCLEAN;
-        for (uint32_t i = 0; i < allocator->segment_count; i++)
-                segments +=
-                        allocator
-                                ->segments[(allocator->segment_first + i) % PAGE_ALLOCATOR_SEGMENTS]
-                                .pages;
+        if (check_queue(&allocator->retiring, allocator->detail, allocator->pages_retiring,
+                        &retiring) < 0 ||
+            check_queue(&allocator->settling, allocator->settle, UINT64_MAX, &settling) < 0)
+                return -EUCLEAN;
         if (present != allocator->units_present || empty != allocator->units_empty ||
             held != allocator->pages_held || sums.shared != allocator->pages_shared ||
             sums.retiring != allocator->pages_retiring || retiring != sums.retiring ||
-            segments != retiring || closed_free != allocator->pages_closed ||
-            listed + unlisted != present)
+            sums.settling != allocator->pages_settling || settling < sums.settling ||
+            closed_free != allocator->pages_closed || listed + unlisted != present)
                 return -EUCLEAN;
         return 0;
 }

@@ -7,7 +7,10 @@
  * States of a page
  *   absent    its unit is not here
  *   free      may be handed out
- *   used      references > 0; written only while references == 1
+ *   used      references > 0; written only while references == 1, and not settling
+ *   settling  used, and all references but one went while pins were outstanding: work under those
+ *             may still read the page, or copy it, by a reference that is gone. Until all pins with
+ *             numbers up to its stamp have ended, its holder copies it instead of writing it
  *   retiring  references fell to 0 while pins were outstanding; free again when all pins with
  *             numbers up to its stamp have ended
  *
@@ -18,12 +21,13 @@
  *
  * Where the time goes: to cache misses, so everything that an ordinary page needs is two bits
  * beside its unit's 16-byte head. At 64 pages a unit a million pages are 512 KiB of it. A word per
- * page exists for pages that are shared or retiring, and is touched only then.
+ * page exists for pages that are shared or retiring, and is touched only then; another for pages
+ * that settle.
  *
  * Cost: O(1), and two or three cache lines, for every call except init, check and those that say
  * otherwise (a unit of more than 4096 pages adds a scan of one bit per 64 pages). Memory: a quarter
- * of a byte per page and 16 to 24 bytes per unit; 4 bytes per page that is shared or retiring, by
- * the kernel's page.
+ * of a byte per page and 16 to 24 bytes per unit; 4 bytes per page that is shared or retiring, and
+ * 4 per page that settles, by the kernel's page.
  *
  * Not thread-safe: the pool's lock covers it. Every page id is an ordinary one, 0 included.
  */
@@ -50,7 +54,8 @@ enum page_bucket {
 #define PAGE_BUCKETS 10 /* those that are lists, and 0 */
 
 /* 64 pages, a bit each in both words:
- *   free: neither; used by one: `used`; shared: both, count in detail[]; retiring: `more` only.
+ *   free: neither; used by one: `used`; shared or settling: both, count in detail[]; retiring:
+ *   `more` only.
  * Bits of the last group beyond the unit's pages stay set in both. */
 struct page_group {
         uint64_t used;
@@ -65,15 +70,29 @@ struct page_unit {
         uint64_t words[];
 };
 
-/* Pages freed between the same two pins. */
+/* Pages that wait for the same pins. */
 struct page_segment {
         uint64_t stamp;
         uint64_t pages;
 };
 
+/* Pages that wait for pins, oldest stamp first. */
+struct page_queue {
+        uint32_t head, tail; /* FIFO of page indices through an array of links */
+        struct page_segment segments[PAGE_ALLOCATOR_SEGMENTS];
+        uint32_t segment_first, segment_count;
+};
+
+/* In detail[] of a page that is shared or settling, beside its references. */
+#define PAGE_SETTLING       (UINT32_C(1) << 31) /* it stands in the queue of those */
+#define PAGE_SETTLING_AGAIN (UINT32_C(1) << 30) /* and has to go through it once more */
+#define PAGE_REFERENCES_MAX (PAGE_SETTLING_AGAIN - 1)
+
 struct page_allocator {
         unsigned char *units; /* [units_max] of unit_size bytes, each a struct page_unit */
-        uint32_t *detail;     /* by page id without its class: references, or next retiring page */
+        /* By page id without its class. */
+        uint32_t *detail; /* references and flags, or next retiring page */
+        uint32_t *settle; /* next settling page */
         size_t unit_size;
         uint32_t groups;        /* of a unit */
         uint32_t summary_words; /* of a unit; 0 if it has one group */
@@ -86,9 +105,9 @@ struct page_allocator {
         uint32_t heads[PAGE_BUCKETS];
         uint32_t nonempty; /* bit b: heads[b] has a unit */
 
-        uint32_t retire_head, retire_tail; /* FIFO of page indices through detail[] */
-        struct page_segment segments[PAGE_ALLOCATOR_SEGMENTS];
-        uint32_t segment_first, segment_count;
+        struct page_queue retiring; /* through detail[] */
+        struct page_queue settling; /* through settle[]; some may have become retiring meanwhile */
+        uint64_t stamp;             /* the newest that was given */
 
         uint32_t units_present;
         uint32_t units_empty;
@@ -96,7 +115,8 @@ struct page_allocator {
         uint64_t pages_held;      /* used, shared or retiring */
         uint64_t pages_shared;    /* with more than one reference */
         uint64_t pages_retiring;
-        uint64_t pages_closed; /* free, in closed units: not to be had */
+        uint64_t pages_settling; /* in its queue and used */
+        uint64_t pages_closed;   /* free, in closed units: not to be had */
 };
 
 static inline struct page_unit *page_allocator_unit(const struct page_allocator *allocator,
@@ -143,12 +163,13 @@ uint32_t page_allocator_alloc(struct page_allocator *allocator);
 int page_allocator_reference(struct page_allocator *allocator, uint32_t page);
 /*
  * One reference less. At 0 the page is free at once if `stamp` is 0, else when pins up to `stamp`
- * have ended (stamps never decrease from call to call). Returns the references left, or -EINVAL,
- * and changes nothing, if the page has none: a double free stops here.
+ * have ended (stamps never decrease from call to call, but for 0). At 1 it is writable then, and
+ * not before: it settles. Returns the references left, or -EINVAL, and changes nothing, if the page
+ * has none: a double free stops here.
  */
 int64_t page_allocator_release(struct page_allocator *allocator, uint32_t page, uint64_t stamp);
-/* Every pin with a number below `oldest` has ended: frees what waited for them only. O(pages
- * freed). */
+/* Every pin with a number below `oldest` has ended: frees, and lets be written, what waited for
+ * them only. O(such pages). */
 void page_allocator_retire(struct page_allocator *allocator, uint64_t oldest);
 
 static inline uint32_t page_allocator_index(uint32_t page)
@@ -169,13 +190,20 @@ static inline uint32_t page_allocator_references(const struct page_allocator *al
 
         if (!(group->used & bit))
                 return 0;
-        return group->more & bit ? allocator->detail[index] : 1;
+        return group->more & bit ? allocator->detail[index] & PAGE_REFERENCES_MAX : 1;
 }
 
 /* May its holder write it? Only this says so. */
 static inline bool page_allocator_writable(const struct page_allocator *allocator, uint32_t page)
 {
-        return page_allocator_references(allocator, page) == 1;
+        uint32_t index = page_allocator_index(page);
+        uint32_t slot = gpumem_page_slot(page, allocator->slot_bits);
+        const struct page_group *group = page_allocator_group(
+                allocator, page_allocator_unit(allocator, index >> allocator->slot_bits),
+                slot / 64);
+        uint64_t bit = UINT64_C(1) << slot % 64;
+
+        return (group->used & bit) && !(group->more & bit);
 }
 
 static inline uint64_t page_allocator_total(const struct page_allocator *allocator)

@@ -5,14 +5,15 @@
  *
  * What holds between calls: a sequence of n tokens has exactly ceil(n / page_tokens) pages and one
  * reference on each. Pages are shared between sequences (fork); the page that is only partly
- * filled may be shared too (a fork, then truncations). It is never written while shared:
- * sequence_lengthen() is the only place where tokens are added, and it replaces a shared last page
+ * filled may be shared too (a fork, then truncations). It is never written while shared, nor while
+ * work may still read it by a reference that is gone (page_allocator_writable()):
+ * sequence_lengthen() is the only place where tokens are added, and it replaces such a last page
  * by a copy before it does.
  *
  * Lengthening cannot fail half-way: sequence_need() counts pages, sequence_reserve() makes room in
  * the list, and only then sequence_lengthen() runs, with that many pages free in the allocator.
  *
- * `stamp`: what a page that loses its last reference waits for, see page_allocator_release().
+ * `stamp`: what a page that loses a reference waits for, see page_allocator_release().
  *
  * Not thread-safe: the pool's lock covers it.
  */
