@@ -13,7 +13,7 @@ BUILD := build
 else
 comma := ,
 BUILD := build/san-$(subst $(comma),-,$(SAN))
-SANFLAGS := -fsanitize=$(SAN) -fno-omit-frame-pointer
+SANFLAGS := -fsanitize=$(SAN) -fno-omit-frame-pointer -DGPUMEM_LOCK_CHECK
 ifneq ($(findstring undefined,$(SAN)),)
 SANFLAGS += -fno-sanitize-recover=undefined
 endif

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/locks.h"
 #include "daemon/withheld.h"
 
 #include "daemon/daemon.h"
@@ -18,10 +19,10 @@
 
 static void measuring_failed(struct withheld *withheld, CUresult error)
 {
-        pthread_mutex_lock(&withheld->mutex);
+        lock_take(&withheld->mutex, LOCK_WITHHELD);
         withheld->wanted = false;
         withheld->error = error;
-        pthread_mutex_unlock(&withheld->mutex);
+        lock_release(&withheld->mutex);
 }
 
 /* Ends the burst, if there is one. If measuring fails it goes on. */
@@ -47,7 +48,7 @@ static void measure(struct device *device)
                 back = free_bytes - expected;
         own = back < withheld->released ? back : withheld->released;
 
-        pthread_mutex_lock(&withheld->mutex);
+        lock_take(&withheld->mutex, LOCK_WITHHELD);
         if (withheld->tenant) {
                 withheld->tenant->measured.released += withheld->released;
                 withheld->tenant->measured.back += own;
@@ -56,7 +57,7 @@ static void measure(struct device *device)
         withheld->wanted = false;
         withheld->free_known = true;
         withheld->free_bytes = free_bytes;
-        pthread_mutex_unlock(&withheld->mutex);
+        lock_release(&withheld->mutex);
 
         withheld->measured = true;
         withheld->last_free = free_bytes;
@@ -87,10 +88,10 @@ void withheld_before(struct device *device, struct tenant_device *tenant)
 /* Measuring failed: the driver is taken at its word, so that every release is covered once. */
 static void end_blindly(struct withheld *withheld)
 {
-        pthread_mutex_lock(&withheld->mutex);
+        lock_take(&withheld->mutex, LOCK_WITHHELD);
         withheld->tenant->measured.released += withheld->released;
         withheld->tenant->measured.back += withheld->released;
-        pthread_mutex_unlock(&withheld->mutex);
+        lock_release(&withheld->mutex);
         withheld->released = withheld->created = withheld->dropped = 0;
         withheld->tenant = NULL;
         withheld->measured = false;
@@ -126,9 +127,9 @@ bool withheld_idle(struct device *device)
         struct withheld *withheld = &device->withheld;
         bool wanted;
 
-        pthread_mutex_lock(&withheld->mutex);
+        lock_take(&withheld->mutex, LOCK_WITHHELD);
         wanted = withheld->wanted;
-        pthread_mutex_unlock(&withheld->mutex);
+        lock_release(&withheld->mutex);
         if (!wanted && !withheld->tenant)
                 return false;
         measure(device);
@@ -167,7 +168,7 @@ void withheld_take(struct device *device)
         struct withheld *withheld = &device->withheld;
         CUresult error;
 
-        pthread_mutex_lock(&withheld->mutex);
+        lock_take(&withheld->mutex, LOCK_WITHHELD);
         list_for_each(node, &device->tenants)
         {
                 struct tenant_device *tenant = list_entry(node, struct tenant_device, device_link);
@@ -180,7 +181,7 @@ void withheld_take(struct device *device)
         withheld->extra = 0;
         error = withheld->error;
         withheld->error = CUDA_SUCCESS;
-        pthread_mutex_unlock(&withheld->mutex);
+        lock_release(&withheld->mutex);
         if (error != CUDA_SUCCESS)
                 device_report_failure(
                         device, frame_memory_error_is_sticky(error) ? DEVICE_LOST : DEVICE_DEGRADED,
@@ -242,11 +243,11 @@ static void account_outside(struct device *device)
         const struct frame_table *table = &device->table;
         uint64_t known, free_bytes;
 
-        pthread_mutex_lock(&withheld->mutex);
+        lock_take(&withheld->mutex, LOCK_WITHHELD);
         known = withheld->free_known;
         withheld->free_known = false;
         free_bytes = withheld->free_bytes;
-        pthread_mutex_unlock(&withheld->mutex);
+        lock_release(&withheld->mutex);
         if (!known)
                 return;
         known = (uint64_t)(table->count - table->states[FRAME_FREE]) * table->frame_bytes +
@@ -347,9 +348,9 @@ static int on_timer(sd_event_source *source, uint64_t now_us, void *userdata)
         give_up_orphans(device);
         if (withheld->bytes + withheld->unmeasured == 0)
                 return 0;
-        pthread_mutex_lock(&withheld->mutex);
+        lock_take(&withheld->mutex, LOCK_WITHHELD);
         withheld->wanted = true;
-        pthread_mutex_unlock(&withheld->mutex);
+        lock_release(&withheld->mutex);
         worker_poke(device->creator);
         look_again(device,
                    interval_ms < WITHHELD_CHECK_MAX_MS ? interval_ms : WITHHELD_CHECK_MAX_MS);

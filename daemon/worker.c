@@ -7,6 +7,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "daemon/locks.h"
 #include "daemon/worker.h"
 
 struct worker {
@@ -42,9 +43,9 @@ static void run_idle(struct worker *worker)
         bool look;
 
         worker->idled = true;
-        pthread_mutex_unlock(&worker->mutex);
+        lock_release(&worker->mutex);
         look = worker->work.idle(worker->work.userdata);
-        pthread_mutex_lock(&worker->mutex);
+        lock_take(&worker->mutex, LOCK_WORKER);
         if (look)
                 eventfd_write(worker->fd, 1);
 }
@@ -55,7 +56,7 @@ static void *worker_main(void *argument)
         uint32_t numbers[WORKER_BATCH_MAX];
         int r = worker->work.start ? worker->work.start(worker->work.userdata) : 0;
 
-        pthread_mutex_lock(&worker->mutex);
+        lock_take(&worker->mutex, LOCK_WORKER);
         worker->started = true;
         worker->start_error = r;
         pthread_cond_broadcast(&worker->changed);
@@ -69,25 +70,25 @@ static void *worker_main(void *argument)
                                 continue;
                         }
                         worker->waiting = true;
-                        pthread_cond_wait(&worker->changed, &worker->mutex);
+                        lock_wait(&worker->changed, &worker->mutex);
                         worker->waiting = false;
                 }
                 if (worker->stopping)
                         break;
                 count = take_batch(worker, numbers);
                 worker->idled = false;
-                pthread_mutex_unlock(&worker->mutex);
+                lock_release(&worker->mutex);
 
                 worker->work.run(worker->work.userdata, numbers, count);
 
-                pthread_mutex_lock(&worker->mutex);
+                lock_take(&worker->mutex, LOCK_WORKER);
                 first = worker->finished.count == 0;
                 for (size_t i = 0; i < count; i++)
                         frame_list_append(worker->table, &worker->finished, numbers[i]);
                 if (first)
                         eventfd_write(worker->fd, 1);
         }
-        pthread_mutex_unlock(&worker->mutex);
+        lock_release(&worker->mutex);
         if (r == 0 && worker->work.stop)
                 worker->work.stop(worker->work.userdata);
         return NULL;
@@ -112,11 +113,11 @@ static int start_thread(struct worker *worker)
         worker->thread_made = true;
         pthread_setname_np(worker->thread, worker->work.name);
 
-        pthread_mutex_lock(&worker->mutex);
+        lock_take(&worker->mutex, LOCK_WORKER);
         while (!worker->started)
-                pthread_cond_wait(&worker->changed, &worker->mutex);
+                lock_wait(&worker->changed, &worker->mutex);
         r = worker->start_error;
-        pthread_mutex_unlock(&worker->mutex);
+        lock_release(&worker->mutex);
         return r;
 }
 
@@ -167,10 +168,10 @@ struct worker *worker_free(struct worker *worker)
         if (!worker)
                 return NULL;
         if (worker->thread_made) {
-                pthread_mutex_lock(&worker->mutex);
+                lock_take(&worker->mutex, LOCK_WORKER);
                 worker->stopping = true;
                 pthread_cond_broadcast(&worker->changed);
-                pthread_mutex_unlock(&worker->mutex);
+                lock_release(&worker->mutex);
                 pthread_join(worker->thread, NULL);
         }
         if (worker->fd >= 0)
@@ -187,20 +188,20 @@ void worker_push(struct worker *worker, uint32_t number)
 {
         bool wake;
 
-        pthread_mutex_lock(&worker->mutex);
+        lock_take(&worker->mutex, LOCK_WORKER);
         frame_list_append(worker->table, &worker->todo, number);
         wake = worker->waiting;
         worker->waiting = false; /* one signal is enough */
-        pthread_mutex_unlock(&worker->mutex);
+        lock_release(&worker->mutex);
         if (wake)
                 pthread_cond_signal(&worker->changed);
 }
 
 void worker_poke(struct worker *worker)
 {
-        pthread_mutex_lock(&worker->mutex);
+        lock_take(&worker->mutex, LOCK_WORKER);
         worker->idled = false;
-        pthread_mutex_unlock(&worker->mutex);
+        lock_release(&worker->mutex);
         pthread_cond_signal(&worker->changed);
 }
 
@@ -208,11 +209,11 @@ void worker_collect(struct worker *worker, struct frame_list *done)
 {
         eventfd_t ignored;
 
-        pthread_mutex_lock(&worker->mutex);
+        lock_take(&worker->mutex, LOCK_WORKER);
         eventfd_read(worker->fd, &ignored);
         *done = worker->finished;
         frame_list_init(&worker->finished);
-        pthread_mutex_unlock(&worker->mutex);
+        lock_release(&worker->mutex);
 }
 
 int worker_fd(const struct worker *worker)

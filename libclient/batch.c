@@ -29,10 +29,10 @@ int kv_pin(struct gpumem_kv *kv, void *payload, uint64_t *number)
         int r;
 
         if (gated)
-                pthread_mutex_lock(&kv->session->gate);
+                lock_take(&kv->session->gate, LOCK_GATE);
         r = pin_begin(&kv->pins, payload, number);
         if (gated)
-                pthread_mutex_unlock(&kv->session->gate);
+                lock_release(&kv->session->gate);
         return r;
 }
 
@@ -327,7 +327,7 @@ GPUMEM_API int gpumem_batch_begin(struct gpumem_kv *kv, const gpumem_seq *seqs, 
         if (scope.result != CUDA_SUCCESS)
                 return client_error_driver(kv->session->driver, scope.result, "cuCtxPushCurrent");
         grower_batch_boundary(kv);
-        pthread_mutex_lock(&kv->lock);
+        lock_take(&kv->lock, LOCK_POOL);
         kv_touch(kv);
         kv_poll(kv);
         do {
@@ -342,7 +342,7 @@ GPUMEM_API int gpumem_batch_begin(struct gpumem_kv *kv, const gpumem_seq *seqs, 
         if (r == 0)
                 r = begin(kv, seqs, sequences, tokens_each, &need, stream, out);
         kv_look_ahead(kv);
-        pthread_mutex_unlock(&kv->lock);
+        lock_release(&kv->lock);
         return r;
 }
 
@@ -363,7 +363,7 @@ static int finish(struct gpumem_batch *batch, gpumem_stream stream, bool cancel)
         if (r < 0)
                 return r;
         CONTEXT_SCOPE(scope, kv->session->driver, kv->session->context);
-        pthread_mutex_lock(&kv->lock);
+        lock_take(&kv->lock, LOCK_POOL);
         for (uint32_t i = 0; i < batch->view.sequences; i++) {
                 struct sequence *sequence = sequence_find(&kv->sequences, batch->handles[i]);
 
@@ -380,7 +380,7 @@ static int finish(struct gpumem_batch *batch, gpumem_stream stream, bool cancel)
         r = pin_end(&kv->pins, batch->pin, stream);
         kv_poll(kv);
         kv_touch(kv);
-        pthread_mutex_unlock(&kv->lock);
+        lock_release(&kv->lock);
         return r;
 }
 

@@ -159,9 +159,9 @@ GPUMEM_API int gpumem_buffer_create(struct gpumem *session, uint64_t bytes, cons
                 discard(buffer);
                 return client_message_restore(r, &why);
         }
-        pthread_mutex_lock(&session->lock);
+        lock_take(&session->lock, LOCK_SESSION);
         TAILQ_INSERT_TAIL(&session->buffers, buffer, link);
-        pthread_mutex_unlock(&session->lock);
+        lock_release(&session->lock);
         *out = buffer;
         return 0;
 }
@@ -186,9 +186,9 @@ GPUMEM_API struct gpumem_buffer *gpumem_buffer_free(struct gpumem_buffer *buffer
                 }
                 return NULL;
         }
-        pthread_mutex_lock(&buffer->session->lock);
+        lock_take(&buffer->session->lock, LOCK_SESSION);
         TAILQ_REMOVE(&buffer->session->buffers, buffer, link);
-        pthread_mutex_unlock(&buffer->session->lock);
+        lock_release(&buffer->session->lock);
         {
                 CONTEXT_SCOPE(scope, buffer->session->driver, buffer->session->context);
 

@@ -130,17 +130,17 @@ bool client_connection_is_down(struct client_connection *connection)
 {
         bool down;
 
-        pthread_mutex_lock(&connection->lock);
+        lock_take(&connection->lock, LOCK_CONNECTION);
         down = connection->down;
-        pthread_mutex_unlock(&connection->lock);
+        lock_release(&connection->lock);
         return down;
 }
 
 static void set_down(struct client_connection *connection)
 {
-        pthread_mutex_lock(&connection->lock);
+        lock_take(&connection->lock, LOCK_CONNECTION);
         connection->down = true;
-        pthread_mutex_unlock(&connection->lock);
+        lock_release(&connection->lock);
         /* The daemon shall know as well; the number stays ours until deinit. */
         shutdown(connection->fd, SHUT_RDWR);
 }
@@ -149,11 +149,11 @@ bool client_connection_try_turn(struct client_connection *connection)
 {
         bool got;
 
-        pthread_mutex_lock(&connection->lock);
+        lock_take(&connection->lock, LOCK_CONNECTION);
         got = !connection->taken && !connection->down;
         if (got)
                 connection->taken = true;
-        pthread_mutex_unlock(&connection->lock);
+        lock_release(&connection->lock);
         return got;
 }
 
@@ -166,7 +166,8 @@ int client_connection_take_turn(struct client_connection *connection, uint64_t d
         };
         int r = 0;
 
-        pthread_mutex_lock(&connection->lock);
+        lock_none_held("the turn of the connection");
+        lock_take(&connection->lock, LOCK_CONNECTION);
         if (connection->down) {
                 r = down_error();
         } else if (!connection->taken) {
@@ -174,8 +175,7 @@ int client_connection_take_turn(struct client_connection *connection, uint64_t d
         } else {
                 TAILQ_INSERT_TAIL(&connection->waiters, &waiter, link);
                 while (!waiter.passed && r != ETIMEDOUT)
-                        r = pthread_cond_timedwait(&connection->passed, &connection->lock,
-                                                   &deadline);
+                        r = lock_wait_until(&connection->passed, &connection->lock, &deadline);
                 if (waiter.passed) {
                         r = 0;
                 } else {
@@ -185,7 +185,7 @@ int client_connection_take_turn(struct client_connection *connection, uint64_t d
                                          "does not answer");
                 }
         }
-        pthread_mutex_unlock(&connection->lock);
+        lock_release(&connection->lock);
         return r;
 }
 
@@ -195,7 +195,7 @@ void client_connection_pass_turn(struct client_connection *connection)
         bool notify;
 
         wire_fds_deinit(&connection->fds);
-        pthread_mutex_lock(&connection->lock);
+        lock_take(&connection->lock, LOCK_CONNECTION);
         waiter = TAILQ_FIRST(&connection->waiters);
         if (waiter) {
                 TAILQ_REMOVE(&connection->waiters, waiter, link);
@@ -205,7 +205,7 @@ void client_connection_pass_turn(struct client_connection *connection)
                 connection->taken = false;
         }
         notify = connection->events.reclaim || connection->events.device_state != 0;
-        pthread_mutex_unlock(&connection->lock);
+        lock_release(&connection->lock);
         if (notify && connection->notify)
                 connection->notify(connection->userdata);
 }
@@ -214,7 +214,7 @@ static void keep_event(struct client_connection *connection, const union connect
 {
         struct connection_events *events = &connection->events;
 
-        pthread_mutex_lock(&connection->lock);
+        lock_take(&connection->lock, LOCK_CONNECTION);
         switch (event->header.type) {
         case GPUMEM_MESSAGE_EVENT_RECLAIM:
                 /* 0 is "whatever is idle": more than any number. */
@@ -229,16 +229,16 @@ static void keep_event(struct client_connection *connection, const union connect
                 events->device_state = event->event_device.state;
                 break;
         }
-        pthread_mutex_unlock(&connection->lock);
+        lock_release(&connection->lock);
 }
 
 bool client_connection_take_events(struct client_connection *connection,
                                    struct connection_events *events)
 {
-        pthread_mutex_lock(&connection->lock);
+        lock_take(&connection->lock, LOCK_CONNECTION);
         *events = connection->events;
         memset(&connection->events, 0, sizeof(connection->events));
-        pthread_mutex_unlock(&connection->lock);
+        lock_release(&connection->lock);
         return events->reclaim || events->device_state != 0;
 }
 
@@ -246,9 +246,9 @@ bool client_connection_has_events(struct client_connection *connection)
 {
         bool has;
 
-        pthread_mutex_lock(&connection->lock);
+        lock_take(&connection->lock, LOCK_CONNECTION);
         has = connection->events.reclaim || connection->events.device_state != 0;
-        pthread_mutex_unlock(&connection->lock);
+        lock_release(&connection->lock);
         return has;
 }
 
@@ -424,6 +424,7 @@ int client_connection_exchange(struct client_connection *connection,
         uint32_t before;
         int r;
 
+        lock_none_held("the daemon's reply");
         if (client_connection_is_down(connection))
                 return down_error();
         set_socket_timeout(connection, timeout_ms);

@@ -29,7 +29,16 @@
 #include <gpumem/gpumem.h>
 #include <gpumem/protocol.h>
 
+#include "libclient/wire/lock_order.h"
 #include "libclient/wire/wire.h"
+
+/* The library's locks, in their order; session.h says what each covers. */
+enum client_lock {
+        LOCK_SESSION = 10,
+        LOCK_POOL = 20,
+        LOCK_GATE = 30,
+        LOCK_CONNECTION = 40,
+};
 
 struct connection_waiter;
 

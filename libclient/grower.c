@@ -68,20 +68,20 @@ static uint64_t look_ahead(struct gpumem_kv *kv, uint64_t now)
         bool active;
         int r;
 
-        pthread_mutex_lock(&kv->lock);
+        lock_take(&kv->lock, LOCK_POOL);
         ahead = kv->pages.units_empty + kv->units_ready + kv->units_asked;
         active = kv->active && ahead < kv->reserve_units && kv_room(kv) > 0;
         if (active && now >= kv->fetch_not_before_ns)
                 want = kv->reserve_units - ahead;
         else if (active)
                 next = kv->fetch_not_before_ns;
-        pthread_mutex_unlock(&kv->lock);
+        lock_release(&kv->lock);
         if (want == 0)
                 return next;
 
         r = kv_fetch(kv, want, 0, &got);
 
-        pthread_mutex_lock(&kv->lock);
+        lock_take(&kv->lock, LOCK_POOL);
         if (r == 0) {
                 kv->fetch_pause_ms = 0;
                 next = got < want ? now : UINT64_MAX;
@@ -93,7 +93,7 @@ static uint64_t look_ahead(struct gpumem_kv *kv, uint64_t now)
                 kv->fetch_not_before_ns = wire_now_ns() + kv->fetch_pause_ms * MS;
                 next = kv->fetch_not_before_ns;
         }
-        pthread_mutex_unlock(&kv->lock);
+        lock_release(&kv->lock);
         return next;
 }
 
@@ -105,7 +105,7 @@ static uint64_t trim_idle(struct gpumem_kv *kv, uint64_t now)
 
         if (kv->idle_trim_ms == UINT32_MAX)
                 return UINT64_MAX;
-        pthread_mutex_lock(&kv->lock);
+        lock_take(&kv->lock, LOCK_POOL);
         if (kv->active && now >= kv->last_use_ns + period) {
                 CONTEXT_SCOPE(scope, kv->session->driver, kv->session->context);
 
@@ -128,7 +128,7 @@ static uint64_t trim_idle(struct gpumem_kv *kv, uint64_t now)
         }
         if (kv->active)
                 next = sooner(kv->last_use_ns, kv->window_ns) + period;
-        pthread_mutex_unlock(&kv->lock);
+        lock_release(&kv->lock);
         if (units == UINT64_MAX)
                 kv_shrink(kv, units, &bytes);
         else if (units > 0)
@@ -152,9 +152,9 @@ uint64_t grower_reclaim(struct gpumem *session, const struct gpumem_kv *except, 
                 else if (bytes > 0)
                         units = (bytes - got + kv->geometry.unit_bytes - 1) /
                                 kv->geometry.unit_bytes;
-                pthread_mutex_lock(&kv->lock);
+                lock_take(&kv->lock, LOCK_POOL);
                 kv->fetch_not_before_ns = wire_now_ns() + RECLAIM_PAUSE_MS * MS;
-                pthread_mutex_unlock(&kv->lock);
+                lock_release(&kv->lock);
                 if (units > 0 && evacuate)
                         kv_shrink(kv, units, &given);
                 else if (units > 0)
@@ -173,10 +173,10 @@ void grower_batch_boundary(struct gpumem_kv *kv)
 
         if (wanted == 0 || wire_now_ns() >= atomic_load(&grower->wanted_until_ns))
                 return;
-        pthread_mutex_lock(&kv->lock);
+        lock_take(&kv->lock, LOCK_POOL);
         kv_poll(kv);
         busy = pin_outstanding(&kv->pins) > 0;
-        pthread_mutex_unlock(&kv->lock);
+        lock_release(&kv->lock);
         if (busy)
                 return;
         units = (wanted - 1) / kv->geometry.unit_bytes + 1;
@@ -335,10 +335,10 @@ int grower_safe_point(struct gpumem *session)
              kv = session_next_pool(session, kv)) {
                 int r;
 
-                pthread_mutex_lock(&kv->lock);
+                lock_take(&kv->lock, LOCK_POOL);
                 kv_poll(kv);
                 r = kv_map_ready(kv);
-                pthread_mutex_unlock(&kv->lock);
+                lock_release(&kv->lock);
                 if (r < 0)
                         result = r;
         }

@@ -315,9 +315,9 @@ static int wait_for_copies(struct evacuation *e)
                                             "the copies of pages that make room for others were "
                                             "not over after %u ms: the device does not get there",
                                             kv->session->timeout_ms);
-                pthread_mutex_unlock(&kv->lock);
+                lock_release(&kv->lock);
                 nanosleep(&(struct timespec){.tv_nsec = pause_ns}, NULL);
-                pthread_mutex_lock(&kv->lock);
+                lock_take(&kv->lock, LOCK_POOL);
                 if (pause_ns < 1000000)
                         pause_ns *= 2;
         }
@@ -425,9 +425,9 @@ int kv_evacuate(struct gpumem_kv *kv, uint64_t units, uint32_t *emptied)
         *emptied = 0;
         if (scope.result != CUDA_SUCCESS)
                 return client_error_driver(kv->session->driver, scope.result, "cuCtxPushCurrent");
-        pthread_mutex_lock(&kv->lock);
+        lock_take(&kv->lock, LOCK_POOL);
         r = evacuate_locked(&e, units, emptied);
-        pthread_mutex_unlock(&kv->lock);
+        lock_release(&kv->lock);
         forget(&e);
         return r;
 }

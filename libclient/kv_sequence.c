@@ -26,11 +26,11 @@ GPUMEM_API int gpumem_seq_create(struct gpumem_kv *kv, gpumem_seq *out)
         if (!out)
                 return client_error(GPUMEM_E_INVALID, "out is NULL");
         *out = 0;
-        pthread_mutex_lock(&kv->lock);
+        lock_take(&kv->lock, LOCK_POOL);
         r = sequence_create(&kv->sequences, &sequence);
         if (r == 0)
                 *out = sequence_handle(&kv->sequences, sequence);
-        pthread_mutex_unlock(&kv->lock);
+        lock_release(&kv->lock);
         if (r < 0)
                 return client_error(GPUMEM_E_LIMIT, "max_sequences, %u, are alive",
                                     kv->sequences.size);
@@ -45,11 +45,11 @@ GPUMEM_API int gpumem_seq_free(struct gpumem_kv *kv, gpumem_seq seq)
         r = kv_check(kv);
         if (r < 0)
                 return r;
-        pthread_mutex_lock(&kv->lock);
+        lock_take(&kv->lock, LOCK_POOL);
         sequence = sequence_find(&kv->sequences, seq);
         if (sequence)
                 sequence_free(&kv->sequences, sequence, pin_stamp(&kv->pins));
-        pthread_mutex_unlock(&kv->lock);
+        lock_release(&kv->lock);
         return sequence ? 0 : no_sequence();
 }
 
@@ -61,7 +61,7 @@ GPUMEM_API int gpumem_seq_truncate(struct gpumem_kv *kv, gpumem_seq seq, uint32_
         r = kv_check(kv);
         if (r < 0)
                 return r;
-        pthread_mutex_lock(&kv->lock);
+        lock_take(&kv->lock, LOCK_POOL);
         sequence = sequence_find(&kv->sequences, seq);
         if (!sequence)
                 r = no_sequence();
@@ -72,7 +72,7 @@ GPUMEM_API int gpumem_seq_truncate(struct gpumem_kv *kv, gpumem_seq seq, uint32_
                                  sequence->tokens);
         else
                 sequence_truncate(&kv->sequences, sequence, tokens, pin_stamp(&kv->pins));
-        pthread_mutex_unlock(&kv->lock);
+        lock_release(&kv->lock);
         return r;
 }
 
@@ -86,11 +86,11 @@ GPUMEM_API int gpumem_seq_length(struct gpumem_kv *kv, gpumem_seq seq, uint32_t 
                 return r;
         if (!tokens)
                 return client_error(GPUMEM_E_INVALID, "tokens is NULL");
-        pthread_mutex_lock(&kv->lock);
+        lock_take(&kv->lock, LOCK_POOL);
         sequence = sequence_find(&kv->sequences, seq);
         if (sequence)
                 *tokens = sequence->tokens;
-        pthread_mutex_unlock(&kv->lock);
+        lock_release(&kv->lock);
         return sequence ? 0 : no_sequence();
 }
 
@@ -173,13 +173,13 @@ GPUMEM_API int gpumem_seq_append(struct gpumem_kv *kv, gpumem_seq seq, uint32_t 
         CONTEXT_SCOPE(scope, kv->session->driver, kv->session->context);
         if (scope.result != CUDA_SUCCESS)
                 return client_error_driver(kv->session->driver, scope.result, "cuCtxPushCurrent");
-        pthread_mutex_lock(&kv->lock);
+        lock_take(&kv->lock, LOCK_POOL);
         kv_touch(kv);
         r = kv_check_context(kv);
         if (r == 0)
                 r = append_locked(kv, seq, tokens, stream, deadline_ns);
         kv_look_ahead(kv);
-        pthread_mutex_unlock(&kv->lock);
+        lock_release(&kv->lock);
         return r;
 }
 
@@ -231,12 +231,12 @@ GPUMEM_API int gpumem_seq_fork(struct gpumem_kv *kv, gpumem_seq parent, gpumem_s
         CONTEXT_SCOPE(scope, kv->session->driver, kv->session->context);
         if (scope.result != CUDA_SUCCESS)
                 return client_error_driver(kv->session->driver, scope.result, "cuCtxPushCurrent");
-        pthread_mutex_lock(&kv->lock);
+        lock_take(&kv->lock, LOCK_POOL);
         kv_touch(kv);
         r = kv_check_context(kv);
         if (r == 0)
                 r = fork_locked(kv, parent, stream, out);
         kv_look_ahead(kv);
-        pthread_mutex_unlock(&kv->lock);
+        lock_release(&kv->lock);
         return r;
 }

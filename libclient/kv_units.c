@@ -51,17 +51,17 @@ static bool gate_close(struct gpumem_kv *kv)
 {
         if (!session_is_gated(kv->session))
                 return true;
-        pthread_mutex_lock(&kv->session->gate);
+        lock_take(&kv->session->gate, LOCK_GATE);
         if (atomic_load(&kv->session->pins) == 0)
                 return true;
-        pthread_mutex_unlock(&kv->session->gate);
+        lock_release(&kv->session->gate);
         return false;
 }
 
 static void gate_open(struct gpumem_kv *kv)
 {
         if (session_is_gated(kv->session))
-                pthread_mutex_unlock(&kv->session->gate);
+                lock_release(&kv->session->gate);
 }
 
 /* One ready set becomes a unit. 0, 1 (nothing ready, no unit absent, or not now), or
@@ -114,18 +114,18 @@ int kv_fetch(struct gpumem_kv *kv, uint32_t units, uint64_t deadline_ns, uint32_
         *got = 0;
         if (units > most)
                 units = most;
-        pthread_mutex_lock(&kv->lock);
+        lock_take(&kv->lock, LOCK_POOL);
         if (units > kv_room(kv))
                 units = kv_room(kv);
         kv->units_asked += units;
         kv->waiters += deadline_ns != 0;
-        pthread_mutex_unlock(&kv->lock);
+        lock_release(&kv->lock);
 
         r = 0;
         if (units > 0)
                 r = granted_request(kv->session, kv->object, units, frames, deadline_ns, &list);
 
-        pthread_mutex_lock(&kv->lock);
+        lock_take(&kv->lock, LOCK_POOL);
         kv->units_asked -= units;
         kv->waiters -= deadline_ns != 0;
         if (r == 0) {
@@ -134,7 +134,7 @@ int kv_fetch(struct gpumem_kv *kv, uint32_t units, uint64_t deadline_ns, uint32_
                 *got = units;
                 note_peak(kv);
         }
-        pthread_mutex_unlock(&kv->lock);
+        lock_release(&kv->lock);
         return r;
 }
 
@@ -166,7 +166,7 @@ static int wait_for_leaving(struct gpumem_kv *kv)
                 .tv_nsec = (long)(deadline_ns % 1000000000u),
         };
 
-        if (pthread_cond_timedwait(&kv->changed, &kv->lock, &deadline) == ETIMEDOUT)
+        if (lock_wait_until(&kv->changed, &kv->lock, &deadline) == ETIMEDOUT)
                 return client_error(GPUMEM_E_TIMEOUT,
                                     "units that are being given back have not gone for %u ms",
                                     kv->session->timeout_ms);
@@ -218,15 +218,15 @@ int kv_provide(struct gpumem_kv *kv, uint64_t pages, uint64_t deadline_ns, bool 
                                     pages, page_allocator_free(&kv->pages));
         if (units == 0) {
                 /* Somebody is fetching the last ones: they are ready in a moment. */
-                pthread_mutex_unlock(&kv->lock);
+                lock_release(&kv->lock);
                 nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
-                pthread_mutex_lock(&kv->lock);
+                lock_take(&kv->lock, LOCK_POOL);
                 return 1;
         }
         if (units > missing)
                 units = (uint32_t)missing;
         kv->grow_waits++;
-        pthread_mutex_unlock(&kv->lock);
+        lock_release(&kv->lock);
         r = kv_fetch(kv, units, 0, &got);
         if (r == GPUMEM_E_AGAIN) {
                 struct client_message why = client_message_keep();
@@ -239,7 +239,7 @@ int kv_provide(struct gpumem_kv *kv, uint64_t pages, uint64_t deadline_ns, bool 
                 else
                         client_message_restore(r, &why);
         }
-        pthread_mutex_lock(&kv->lock);
+        lock_take(&kv->lock, LOCK_POOL);
         if (r == GPUMEM_E_AGAIN)
                 return client_error_prefix(r,
                                            "%" PRIu64 " pages are needed and %" PRIu64 " are free",
@@ -301,10 +301,10 @@ static int take_and_unmap(struct gpumem_kv *kv, struct give_back *round, uint32_
 
         STAILQ_INIT(&round->list);
         round->unit_count = round->sets = 0;
-        pthread_mutex_lock(&kv->lock);
+        lock_take(&kv->lock, LOCK_POOL);
         kv_poll(kv);
         if (!gate_close(kv)) {
-                pthread_mutex_unlock(&kv->lock);
+                lock_release(&kv->lock);
                 return 0;
         }
         while (round->sets < most) {
@@ -319,7 +319,7 @@ static int take_and_unmap(struct gpumem_kv *kv, struct give_back *round, uint32_
                 else
                         round->units[round->unit_count++] = unit;
         }
-        pthread_mutex_unlock(&kv->lock);
+        lock_release(&kv->lock);
 
         for (uint32_t i = 0; i < round->unit_count; i++) {
                 uint32_t unit = round->units[i];
@@ -366,7 +366,7 @@ int kv_give_back(struct gpumem_kv *kv, uint64_t units, uint64_t *bytes)
                 if (r < 0)
                         result = r;
 
-                pthread_mutex_lock(&kv->lock);
+                lock_take(&kv->lock, LOCK_POOL);
                 returned = round.sets - lost;
                 kv->units_lost += lost;
                 for (uint32_t i = 0; i < round.unit_count; i++) {
@@ -374,7 +374,7 @@ int kv_give_back(struct gpumem_kv *kv, uint64_t units, uint64_t *bytes)
                         returned -= round.stuck[i];
                 }
                 kv->units_returned += returned;
-                pthread_mutex_unlock(&kv->lock);
+                lock_release(&kv->lock);
                 *bytes += returned * kv->geometry.unit_bytes;
                 units -= round.sets;
                 if (round.sets < most)

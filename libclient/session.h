@@ -2,7 +2,8 @@
 /*
  * A session: one connection to the daemon, one device, one process.
  *
- * Locks, in the order in which they may be taken; a thread that holds one takes only those below:
+ * Locks, in the order in which they may be taken; a thread that holds one takes only those below
+ * (enum client_lock; builds with sanitizers check it, see wire/lock_order.h):
  *
  *   1. gpumem.lock             the lists of pools and buffers; short, never across a driver call
  *   2. gpumem_kv.lock          a pool: its pages, sequences, pins and units. Driver calls that do
