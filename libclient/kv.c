@@ -135,29 +135,45 @@ GPUMEM_API int gpumem_kv_create(struct gpumem *session, const struct gpumem_kv_o
                 discard(kv);
                 return r;
         }
-        pthread_mutex_lock(&session->lock);
+        lock_take(&session->lock, LOCK_SESSION);
         TAILQ_INSERT_TAIL(&session->pools, kv, link);
-        pthread_mutex_unlock(&session->lock);
+        lock_release(&session->lock);
         *out = kv;
         return 0;
 }
 
 /* Keeps walks over the session's pools away, and waits until the last one has left: from then on
- * the pool is the caller's alone. */
-static void shut_out_walks(struct gpumem_kv *kv)
+ * the pool is the caller's alone. GPUMEM_E_TIMEOUT: one does not, and walks are let in again. */
+static int shut_out_walks(struct gpumem_kv *kv)
 {
-        pthread_mutex_lock(&kv->session->lock);
+        /* A walk may wait for the daemon, and for copies, each within the session's timeout. */
+        uint64_t deadline_ns = wire_deadline_ns(3 * kv->session->timeout_ms);
+        const struct timespec deadline = {
+                .tv_sec = (time_t)(deadline_ns / 1000000000u),
+                .tv_nsec = (long)(deadline_ns % 1000000000u),
+        };
+        int r = 0;
+
+        lock_take(&kv->session->lock, LOCK_SESSION);
         kv->closing = true;
-        while (kv->users > 0)
-                pthread_cond_wait(&kv->session->released, &kv->session->lock);
-        pthread_mutex_unlock(&kv->session->lock);
+        while (kv->users > 0 && r == 0)
+                r = lock_wait_until(&kv->session->released, &kv->session->lock, &deadline);
+        if (kv->users > 0)
+                kv->closing = false;
+        r = kv->users > 0 ? client_error(GPUMEM_E_TIMEOUT,
+                                         "%u threads of the session still work on the pool: they "
+                                         "wait for gpumemd or for the device",
+                                         kv->users)
+                          : 0;
+        lock_release(&kv->session->lock);
+        return r;
 }
 
 static void let_in_walks(struct gpumem_kv *kv)
 {
-        pthread_mutex_lock(&kv->session->lock);
+        lock_take(&kv->session->lock, LOCK_SESSION);
         kv->closing = false;
-        pthread_mutex_unlock(&kv->session->lock);
+        lock_release(&kv->session->lock);
 }
 
 /* Until every pin is over and every kernel has run. */
@@ -170,10 +186,10 @@ static int wait_for_streams(struct gpumem_kv *kv)
                 uint64_t pins;
                 uint32_t kernels = atomic_load(&kv->kernels_queued);
 
-                pthread_mutex_lock(&kv->lock);
+                lock_take(&kv->lock, LOCK_POOL);
                 kv_poll(kv);
                 pins = pin_outstanding(&kv->pins);
-                pthread_mutex_unlock(&kv->lock);
+                lock_release(&kv->lock);
                 if (pins == 0 && kernels == 0)
                         return 0;
                 if (wire_now_ns() >= deadline_ns)
@@ -228,9 +244,9 @@ static int abandon_batches(struct gpumem_kv *kv)
                 }
                 nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
         }
-        pthread_mutex_lock(&kv->lock);
+        lock_take(&kv->lock, LOCK_POOL);
         pin_abandon(&kv->pins);
-        pthread_mutex_unlock(&kv->lock);
+        lock_release(&kv->lock);
         return 0;
 }
 
@@ -241,12 +257,14 @@ int kv_destroy(struct gpumem_kv *kv, bool force)
         uint32_t begun;
         int r;
 
-        pthread_mutex_lock(&kv->lock);
+        lock_take(&kv->lock, LOCK_POOL);
         begun = kv->pins.begun;
-        pthread_mutex_unlock(&kv->lock);
+        lock_release(&kv->lock);
         if (begun > 0 && !force)
                 return client_error(GPUMEM_E_BUSY, "%u batches have begun and not ended", begun);
-        shut_out_walks(kv);
+        r = shut_out_walks(kv);
+        if (r < 0)
+                return r;
         r = begun > 0 ? abandon_batches(kv) : 0;
         if (r == 0)
                 r = wait_for_streams(kv);
@@ -261,9 +279,9 @@ int kv_destroy(struct gpumem_kv *kv, bool force)
         }
         kv_release_units(kv);
         session_gate_open(session);
-        pthread_mutex_lock(&session->lock);
+        lock_take(&session->lock, LOCK_SESSION);
         TAILQ_REMOVE(&session->pools, kv, link);
-        pthread_mutex_unlock(&session->lock);
+        lock_release(&session->lock);
         /* What is stuck or lost may still be in use: the object stays until the session's end. If
          * the daemon cannot be told, it sees the end of the session as well. */
         if (!kv->units_stuck && !kv->units_lost)
@@ -292,11 +310,11 @@ bool kv_covers(struct gpumem_kv *kv, uint64_t address, uint64_t bytes)
         if (address < kv->space.base || offset >= kv->space.bytes ||
             bytes > kv->space.bytes - offset)
                 return false;
-        pthread_mutex_lock(&kv->lock);
+        lock_take(&kv->lock, LOCK_POOL);
         for (uint64_t unit = offset / kv->geometry.unit_bytes;
              unit <= (offset + bytes - 1) / kv->geometry.unit_bytes && covered; unit++)
                 covered = kv->units[unit].state == KV_UNIT_MAPPED;
-        pthread_mutex_unlock(&kv->lock);
+        lock_release(&kv->lock);
         return covered;
 }
 
@@ -319,7 +337,7 @@ GPUMEM_API int gpumem_kv_get_stats(struct gpumem_kv *kv, struct gpumem_kv_stats 
         if (!out)
                 return client_error(GPUMEM_E_INVALID, "out is NULL");
         CONTEXT_SCOPE(scope, kv->session->driver, kv->session->context);
-        pthread_mutex_lock(&kv->lock);
+        lock_take(&kv->lock, LOCK_POOL);
         if (scope.result == CUDA_SUCCESS)
                 kv_poll(kv);
         *out = (struct gpumem_kv_stats){
@@ -339,7 +357,7 @@ GPUMEM_API int gpumem_kv_get_stats(struct gpumem_kv *kv, struct gpumem_kv_stats 
                 .copies = kv->copies,
                 .pins = pin_outstanding(&kv->pins),
         };
-        pthread_mutex_unlock(&kv->lock);
+        lock_release(&kv->lock);
         return 0;
 }
 

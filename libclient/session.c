@@ -82,7 +82,7 @@ int session_kernels(struct gpumem *session, struct kernel_pool **out)
 {
         int r = 0;
 
-        pthread_mutex_lock(&session->lock);
+        lock_take(&session->lock, LOCK_SESSION);
         if (!session->kernels) {
                 r = kernel_pool_new(&session->kernels, session->cpu_threads);
                 if (r < 0)
@@ -90,7 +90,7 @@ int session_kernels(struct gpumem *session, struct kernel_pool **out)
                                          strerror(-r));
         }
         *out = session->kernels;
-        pthread_mutex_unlock(&session->lock);
+        lock_release(&session->lock);
         return r;
 }
 
@@ -98,7 +98,7 @@ struct gpumem_kv *session_next_pool(struct gpumem *session, struct gpumem_kv *kv
 {
         struct gpumem_kv *next;
 
-        pthread_mutex_lock(&session->lock);
+        lock_take(&session->lock, LOCK_SESSION);
         next = kv ? TAILQ_NEXT(kv, link) : TAILQ_FIRST(&session->pools);
         while (next && next->closing)
                 next = TAILQ_NEXT(next, link);
@@ -106,7 +106,7 @@ struct gpumem_kv *session_next_pool(struct gpumem *session, struct gpumem_kv *kv
                 next->users++;
         if (kv && --kv->users == 0)
                 pthread_cond_broadcast(&session->released);
-        pthread_mutex_unlock(&session->lock);
+        lock_release(&session->lock);
         return next;
 }
 
@@ -114,10 +114,10 @@ void session_leave_pool(struct gpumem_kv *kv)
 {
         struct gpumem *session = kv->session;
 
-        pthread_mutex_lock(&session->lock);
+        lock_take(&session->lock, LOCK_SESSION);
         if (--kv->users == 0)
                 pthread_cond_broadcast(&session->released);
-        pthread_mutex_unlock(&session->lock);
+        lock_release(&session->lock);
 }
 
 unsigned session_poll(struct gpumem *session)
@@ -127,9 +127,9 @@ unsigned session_poll(struct gpumem *session)
         if (scope.result == CUDA_SUCCESS && atomic_load(&session->pins) > 0)
                 for (struct gpumem_kv *kv = session_next_pool(session, NULL); kv;
                      kv = session_next_pool(session, kv)) {
-                        pthread_mutex_lock(&kv->lock);
+                        lock_take(&kv->lock, LOCK_POOL);
                         kv_poll(kv);
-                        pthread_mutex_unlock(&kv->lock);
+                        lock_release(&kv->lock);
                 }
         return session_pins(session);
 }
@@ -149,10 +149,10 @@ int session_gate_close(struct gpumem *session, uint64_t deadline_ns)
         for (;;) {
                 unsigned pins = session_poll(session);
 
-                pthread_mutex_lock(&session->gate);
+                lock_take(&session->gate, LOCK_GATE);
                 if (atomic_load(&session->pins) == 0)
                         return 0;
-                pthread_mutex_unlock(&session->gate);
+                lock_release(&session->gate);
                 if (wire_now_ns() >= deadline_ns)
                         return client_error(GPUMEM_E_AGAIN,
                                             "this device's mappings cannot change beside kernels, "
@@ -165,7 +165,7 @@ int session_gate_close(struct gpumem *session, uint64_t deadline_ns)
 void session_gate_open(struct gpumem *session)
 {
         if (session_is_gated(session))
-                pthread_mutex_unlock(&session->gate);
+                lock_release(&session->gate);
 }
 
 /* --- connect -------------------------------------------------------------------------------- */
@@ -368,6 +368,7 @@ static void close_session(struct gpumem *session)
 GPUMEM_API int gpumem_connect(struct gpumem **out, const struct gpumem_options *options)
 {
         struct gpumem_options defaults = {.size = sizeof(defaults)};
+        pthread_condattr_t attributes;
         struct gpumem *session;
         int r;
 
@@ -396,7 +397,10 @@ GPUMEM_API int gpumem_connect(struct gpumem **out, const struct gpumem_options *
         TAILQ_INIT(&session->buffers);
         pthread_mutex_init(&session->gate, NULL);
         pthread_mutex_init(&session->lock, NULL);
-        pthread_cond_init(&session->released, NULL);
+        pthread_condattr_init(&attributes);
+        pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+        pthread_cond_init(&session->released, &attributes);
+        pthread_condattr_destroy(&attributes);
         grower_init(&session->grower);
 
         r = connect_session(session, options);
@@ -514,7 +518,7 @@ enum session_range session_range(struct gpumem *session, uint64_t address, uint6
 
         if (bytes > UINT64_MAX - address)
                 return SESSION_RANGE_ACROSS;
-        pthread_mutex_lock(&session->lock);
+        lock_take(&session->lock, LOCK_SESSION);
         /* What is reserved does not overlap: the first that it touches decides. */
         TAILQ_FOREACH(buffer, &session->buffers, link)
         {
@@ -532,7 +536,7 @@ enum session_range session_range(struct gpumem *session, uint64_t address, uint6
                         range = kv_covers(kv, address, bytes) ? SESSION_RANGE_WITHIN
                                                               : SESSION_RANGE_ACROSS;
         }
-        pthread_mutex_unlock(&session->lock);
+        lock_release(&session->lock);
         return range;
 }
 
