@@ -29,6 +29,7 @@ int bench_restart(const struct bench_options *options, struct json_object *out);
 int bench_frames(const struct bench_options *options, struct json_object *out);
 int bench_clients(const struct bench_options *options, struct json_object *out);
 int bench_evacuate(const struct bench_options *options, struct json_object *out);
+int bench_chaos(const struct bench_options *options, struct json_object *out);
 
 uint64_t bench_now_ns(void);
 

@@ -215,36 +215,6 @@ static int run_round(const struct bench_options *options, const struct bench_dae
 
 /* --- what the daemon has --- */
 
-static struct json_object *ask(const struct bench_daemon *daemon, const char *method)
-{
-        struct sockaddr_un address = {.sun_family = AF_UNIX};
-        struct json_object *answer = NULL;
-        size_t length = 0, capacity = 1 << 20;
-        char request[128], *text = malloc(capacity);
-        int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        int n = snprintf(request, sizeof(request), "{\"method\":\"io.gpumemd.%s\"}", method);
-
-        snprintf(address.sun_path, sizeof(address.sun_path), "%s/admin.sock", daemon->directory);
-        if (text && fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0 &&
-            send(fd, request, (size_t)n + 1, MSG_NOSIGNAL) == n + 1) {
-                while (length < capacity) {
-                        ssize_t got = recv(fd, text + length, capacity - length, 0);
-
-                        if (got <= 0)
-                                break;
-                        length += (size_t)got;
-                        if (text[length - 1] == '\0') {
-                                answer = json_tokener_parse(text);
-                                break;
-                        }
-                }
-        }
-        if (fd >= 0)
-                close(fd);
-        free(text);
-        return answer;
-}
-
 static struct json_object *member(struct json_object *object, const char *key)
 {
         struct json_object *value = NULL;
@@ -254,7 +224,7 @@ static struct json_object *member(struct json_object *object, const char *key)
 
 static struct json_object *first_device(struct json_object *answer)
 {
-        struct json_object *devices = member(member(answer, "parameters"), "devices");
+        struct json_object *devices = member(answer, "devices");
 
         return devices && json_object_array_length(devices) > 0
                        ? json_object_array_get_idx(devices, 0)
@@ -294,7 +264,7 @@ static uint64_t anonymous_memory(pid_t pid)
 
 static int count(const struct bench_daemon *daemon, struct counts *counts)
 {
-        struct json_object *status = ask(daemon, "GetStatus");
+        struct json_object *status = bench_daemon_ask(daemon, "GetStatus");
         struct json_object *frames = member(first_device(status), "frames");
         uint64_t states[7], exported = 0;
         static const char *const names[] = {"free",  "fresh",    "ready",      "granted",
@@ -306,8 +276,7 @@ static int count(const struct bench_daemon *daemon, struct counts *counts)
                 states[i] = (uint64_t)json_object_get_int64(member(frames, names[i]));
                 exported += i > 0 ? states[i] : 0;
         }
-        counts->sessions =
-                (uint64_t)json_object_get_int64(member(member(status, "parameters"), "sessions"));
+        counts->sessions = (uint64_t)json_object_get_int64(member(status, "sessions"));
         counts->frames_held = states[3] + states[4] + states[5] + states[6];
         counts->descriptors = (int64_t)count_descriptors(daemon->pid) - (int64_t)exported;
         counts->rss = anonymous_memory(daemon->pid);
@@ -336,7 +305,7 @@ static int settle(const struct bench_daemon *daemon, struct counts *counts)
 
 static int find_uuid(const struct bench_daemon *daemon, uint8_t uuid[16])
 {
-        struct json_object *status = ask(daemon, "GetStatus");
+        struct json_object *status = bench_daemon_ask(daemon, "GetStatus");
         const char *text = json_object_get_string(member(first_device(status), "uuid"));
         size_t n = 0;
 

@@ -40,6 +40,7 @@ static int write_config(const struct bench_daemon *daemon,
                 "admin_socket = %s/admin.sock\n"
                 "driver = simulated\n"
                 "gpu_memory_utilization = 1\n"
+                "debug = %s\n"
                 "[device *]\n"
                 "frame_size = %llu\n"
                 "watermark_low = %u\n"
@@ -47,11 +48,14 @@ static int write_config(const struct bench_daemon *daemon,
                 "[simulator]\n"
                 "directory = /dev/shm/%s\n"
                 "memory = %llu\n",
-                daemon->client_socket, daemon->directory, (unsigned long long)options->frame_bytes,
-                options->fresh_frames, options->fresh_frames, strrchr(daemon->directory, '/') + 1,
+                daemon->client_socket, daemon->directory, options->debug ? "yes" : "no",
+                (unsigned long long)options->frame_bytes, options->fresh_frames,
+                options->fresh_frames, strrchr(daemon->directory, '/') + 1,
                 (unsigned long long)options->memory_bytes);
         if (options->granularity)
                 fprintf(file, "granularity = %llu\n", (unsigned long long)options->granularity);
+        if (options->more)
+                fputs(options->more, file);
         return fclose(file) == 0 ? 0 : -errno;
 }
 
@@ -158,6 +162,39 @@ pid_t bench_daemon_pid(const struct bench_daemon *daemon)
                 pid = 0;
         fclose(file);
         return pid;
+}
+
+struct json_object *bench_daemon_ask(const struct bench_daemon *daemon, const char *method)
+{
+        struct sockaddr_un address = {.sun_family = AF_UNIX};
+        struct json_object *answer = NULL, *parameters = NULL;
+        size_t length = 0, capacity = 1 << 20;
+        char request[128], *text = malloc(capacity);
+        int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        int n = snprintf(request, sizeof(request), "{\"method\":\"io.gpumemd.%s\"}", method);
+
+        snprintf(address.sun_path, sizeof(address.sun_path), "%s/admin.sock", daemon->directory);
+        if (text && fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0 &&
+            send(fd, request, (size_t)n + 1, MSG_NOSIGNAL) == n + 1) {
+                while (length < capacity) {
+                        ssize_t got = recv(fd, text + length, capacity - length, 0);
+
+                        if (got <= 0)
+                                break;
+                        length += (size_t)got;
+                        if (text[length - 1] == '\0') {
+                                answer = json_tokener_parse(text);
+                                break;
+                        }
+                }
+        }
+        if (fd >= 0)
+                close(fd);
+        free(text);
+        if (json_object_object_get_ex(answer, "parameters", &parameters))
+                json_object_get(parameters);
+        json_object_put(answer);
+        return parameters;
 }
 
 void bench_daemon_settle(const struct bench_daemon *daemon)

@@ -24,6 +24,8 @@ static const struct {
          "the daemon's bookkeeping for 131,072 frames on a driver that does nothing: bytes, and the cost of a grant over that with 1,024"},
         {"clients", bench_clients,
          "1,000 clients connect, take and return frames: errors, and what is left of them"},
+        {"chaos", bench_chaos,
+         "10,000 clients killed at random points: are accounts exact, when is their memory back"},
         {"evacuate", bench_evacuate,
          "what a pool with one live page a unit gives back when another engine wants everything"},
 };
