@@ -106,7 +106,7 @@ static uint64_t trim_idle(struct gpumem_kv *kv, uint64_t now)
         if (kv->idle_trim_ms == UINT32_MAX)
                 return UINT64_MAX;
         lock_take(&kv->lock, LOCK_POOL);
-        if (kv->active && now >= kv->last_use_ns + period) {
+        if ((kv->active || kv->loose) && now >= kv->last_use_ns + period) {
                 CONTEXT_SCOPE(scope, kv->session->driver, kv->session->context);
 
                 kv_poll(kv);
@@ -116,7 +116,7 @@ static uint64_t trim_idle(struct gpumem_kv *kv, uint64_t now)
                         kv->last_use_ns = now;
                         units = 0;
                 } else {
-                        kv->active = false;
+                        kv->active = kv->loose = false;
                 }
         } else if (kv->active && now >= kv->window_ns + period) {
                 uint32_t surplus = kv->pages.units_empty_min;
@@ -128,6 +128,8 @@ static uint64_t trim_idle(struct gpumem_kv *kv, uint64_t now)
         }
         if (kv->active)
                 next = sooner(kv->last_use_ns, kv->window_ns) + period;
+        else if (kv->loose)
+                next = kv->last_use_ns + period;
         lock_release(&kv->lock);
         if (units == UINT64_MAX)
                 kv_shrink(kv, units, &bytes);

@@ -43,6 +43,8 @@ void kv_touch(struct gpumem_kv *kv)
 
 void kv_look_ahead(struct gpumem_kv *kv)
 {
+        /* What was long in coming may have been overtaken by the end of an idle time. */
+        kv->loose = true;
         if (kv->pages.units_empty + kv->units_ready + kv->units_asked < kv->reserve_units)
                 grower_wake(&kv->session->grower);
 }

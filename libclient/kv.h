@@ -62,6 +62,7 @@ struct gpumem_kv {
         uint32_t units_ready;
 
         bool active;                  /* had a batch since it was last trimmed as idle */
+        bool loose;                   /* pages may have become free since it was trimmed as idle */
         uint64_t last_use_ns;         /* of the last batch or append */
         uint64_t window_ns;           /* when pages.units_empty_min was last reset */
         uint64_t fetch_not_before_ns; /* the grower leaves the daemon alone until then */

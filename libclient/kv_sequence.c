@@ -47,8 +47,10 @@ GPUMEM_API int gpumem_seq_free(struct gpumem_kv *kv, gpumem_seq seq)
                 return r;
         lock_take(&kv->lock, LOCK_POOL);
         sequence = sequence_find(&kv->sequences, seq);
-        if (sequence)
+        if (sequence) {
                 sequence_free(&kv->sequences, sequence, pin_stamp(&kv->pins));
+                kv->loose = true;
+        }
         lock_release(&kv->lock);
         return sequence ? 0 : no_sequence();
 }
@@ -72,6 +74,7 @@ GPUMEM_API int gpumem_seq_truncate(struct gpumem_kv *kv, gpumem_seq seq, uint32_
                                  sequence->tokens);
         else
                 sequence_truncate(&kv->sequences, sequence, tokens, pin_stamp(&kv->pins));
+        kv->loose = true;
         lock_release(&kv->lock);
         return r;
 }

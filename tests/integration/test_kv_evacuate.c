@@ -469,6 +469,12 @@ static void test_idle(void)
         make_sparse(&f, 1);
         CU_ASSERT(client_test_wait_bytes(f.session, 2 * MIB, 2000));
         check_contents(&f);
+        /* What is let go of without a batch, after the pool was trimmed, goes as well. */
+        client_test_pause_ms(300);
+        for (uint32_t i = 0; i < SEQS; i++)
+                if (f.seqs[i])
+                        CLIENT_TEST_OK(gpumem_seq_free(f.kv, f.seqs[i]));
+        CU_ASSERT(client_test_wait_bytes(f.session, 0, 3000));
         close_pool(&f);
 }
 

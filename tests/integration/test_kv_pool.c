@@ -374,6 +374,9 @@ static void test_idle_trim(void)
         CLIENT_TEST_OK(gpumem_batch_end(batch, driver.stream));
         /* The reserve comes by itself. */
         CU_ASSERT(client_test_wait_bytes(session, 3 * unit, 3000));
+        end = client_test_now_ms() + 3000;
+        while (stats_of(kv).units_ready < 2 && client_test_now_ms() < end)
+                client_test_pause_ms(1);               /* granted, and on its way */
         CU_ASSERT_EQUAL(stats_of(kv).units_mapped, 1); /* nothing is mapped on its own */
         CU_ASSERT_EQUAL(stats_of(kv).units_ready, 2);
         CLIENT_TEST_OK(gpumem_safe_point(session));
