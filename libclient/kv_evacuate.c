@@ -153,7 +153,7 @@ static int list_moves(struct evacuation *e)
 
         for (uint32_t i = 0; i < e->victim_count; i++)
                 total += e->victims[i].held;
-        e->moves = malloc(total * sizeof(*e->moves));
+        e->moves = calloc(total, sizeof(*e->moves));
         e->move_of = malloc((size_t)e->victim_count * pages->pages_per_unit * sizeof(*e->move_of));
         e->holder_size = 2 * total;
         e->holders = malloc(e->holder_size * sizeof(*e->holders));

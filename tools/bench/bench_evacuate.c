@@ -196,7 +196,7 @@ static int measure(struct engine *e, const struct gpumem_options *options, uint3
                 .idle_trim_ms = UINT32_MAX,
         };
         struct watch watch = {.figures = figures};
-        struct gpumem_info info;
+        struct gpumem_info info = {0};
         pthread_t thread;
         int error = gpumem_connect(&e->session, options);
 
