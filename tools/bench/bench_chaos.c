@@ -579,8 +579,14 @@ int bench_chaos(const struct bench_options *options, struct json_object *out)
                 prctl(PR_SET_CHILD_SUBREAPER, 1);
                 error = bench_daemon_start(&chaos->daemon, &daemon_options);
         }
-        if (error == 0)
+        /* Its sockets are there before its devices are. */
+        for (int i = 0; error == 0; i++) {
                 error = find_uuid(chaos);
+                if (error == 0 || i == 1000)
+                        break;
+                error = 0;
+                nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+        }
         if (error == 0)
                 error = run(chaos, kills);
         if (error < 0)
