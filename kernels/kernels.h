@@ -41,11 +41,15 @@ enum kernel_type {
 };
 
 /*
- * Where the KV of one class (format) lies. All strides in bytes. A K tile is
- *   K[page_tokens][key_dim]  at  base + unit*unit_stride + layer*layer_stride + slot*page_stride +
- * head*head_stride its V tile V[page_tokens][value_dim] at + value_offset; elements are f16. A page
- * id is class (3 bits) | unit | slot (slot_bits) so that unit and slot are (id & 0x1fffffff) >>
- * slot_bits and id & ((1 << slot_bits) - 1). Every product with a stride is formed in 64 bits.
+ * Where the KV of one class (format) lies. All strides in bytes, elements f16.
+ *
+ * - A K tile, K[page_tokens][key_dim], is at
+ *   base + unit * unit_stride + layer * layer_stride + slot * page_stride + head * head_stride;
+ * - its V tile, V[page_tokens][value_dim], is value_offset further.
+ *
+ * A page id is class (3 bits) | unit | slot (slot_bits) so that unit and slot are
+ * (id & 0x1fffffff) >> slot_bits and id & ((1 << slot_bits) - 1). Every product with a stride is
+ * formed in 64 bits.
  */
 struct kernel_kv {
         unsigned char *base;
@@ -118,8 +122,7 @@ int kernel_attention_check(const struct kernel_attention *args);
 int kernel_write_check(const struct kernel_write *args);
 const char *kernel_check_text(int check);
 
-/* --- the CPU implementation ----------------------------------------------------------------------
- */
+/* --- the CPU implementation -------------------------------------- */
 
 /* A pool of worker threads. kernel_pool_run() may be called from several threads at once; the calls
  * take turns. It must not be called from inside fn. threads = 0: one per available CPU. The caller

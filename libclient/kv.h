@@ -86,8 +86,7 @@ int kv_destroy(struct gpumem_kv *kv, bool force);
 /* Is the range within mapped units? Takes the pool's lock. */
 bool kv_covers(struct gpumem_kv *kv, uint64_t address, uint64_t bytes);
 
-/* --- units (kv_units.c) ------------------------------------------------------------------------
- */
+/* --- units (kv_units.c) ------------------------------------------ */
 
 /*
  * At least `pages` free pages, with the lock held and the context current: retires, maps ready
@@ -133,8 +132,7 @@ void kv_touch(struct gpumem_kv *kv);
 /* Wakes the grower if there is less ahead than the reserve; lock held. */
 void kv_look_ahead(struct gpumem_kv *kv);
 
-/* --- pins and copies (batch.c) -----------------------------------------------------------------
- */
+/* --- pins and copies (batch.c) ----------------------------------- */
 
 /* As pin_begin(), and keeps out a change of mappings where that matters. */
 int kv_pin(struct gpumem_kv *kv, void *payload, uint64_t *number);

@@ -22,9 +22,8 @@
 
 #include "libclient/driver/driver.h"
 
-#define PIN_WINDOW                                                                                 \
-        1024 /* pins between the oldest that is not over and the newest; power of two              \
-              */
+/* Pins between the oldest that is not over and the newest; a power of two. */
+#define PIN_WINDOW 1024
 
 enum pin_state {
         PIN_OVER = 0,

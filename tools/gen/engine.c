@@ -78,8 +78,7 @@ static void sleep_ms(uint32_t ms)
         nanosleep(&(struct timespec){ms / 1000, (long)(ms % 1000) * 1000000}, NULL);
 }
 
-/* --- construction -------------------------------------------------------------------------------
- */
+/* --- construction ------------------------------------------------ */
 
 static int allocate_tables(struct engine *engine)
 {
@@ -265,8 +264,7 @@ struct engine *engine_free(struct engine *engine)
         return NULL;
 }
 
-/* --- a step -------------------------------------------------------------------------------------
- */
+/* --- a step ------------------------------------------------------ */
 
 /* Runs on a thread of the driver, in stream order. */
 static void run_stage(void *argument)
@@ -391,8 +389,7 @@ static enum engine_failure compute(struct run *run, const struct scheduler_plan 
         return ENGINE_OK;
 }
 
-/* --- memory -------------------------------------------------------------------------------------
- */
+/* --- memory ------------------------------------------------------ */
 
 static void free_sequence(void *context, struct request *request)
 {
@@ -504,8 +501,7 @@ static enum engine_failure acquire(struct run *run, const struct scheduler_plan 
         }
 }
 
-/* --- a run --------------------------------------------------------------------------------------
- */
+/* --- a run ------------------------------------------------------- */
 
 static void note_peak(uint64_t *peak, uint64_t value)
 {
