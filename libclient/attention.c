@@ -256,7 +256,14 @@ static int attend(struct gpumem_batch *batch, uint32_t layer, const struct gpume
 GPUMEM_API int gpumem_attn_decode(struct gpumem_batch *batch, uint32_t layer,
                                   const struct gpumem_attn *args, gpumem_stream stream)
 {
-        if (batch && batch->longest > 1)
+        int r;
+
+        if (!batch)
+                return client_error(GPUMEM_E_INVALID, "batch is NULL");
+        r = kv_check(batch->kv);
+        if (r < 0)
+                return r;
+        if (batch->longest > 1)
                 return client_error(GPUMEM_E_INVALID,
                                     "a sequence has %u new tokens; decode takes at most one, use "
                                     "gpumem_attn_prefill",

@@ -153,9 +153,13 @@ static void test_fork(void)
                 .driver = GPUMEM_DRIVER_SIMULATOR,
                 .driver_library = library,
         };
+        const struct gpumem_tensor any = {.heads = 2};
+        const struct gpumem_attn attn = {.q = any};
         struct gpumem_buffer *buffer, *rest;
+        struct gpumem_batch *open;
         struct gpumem_kv *kv;
-        gpumem_seq seq;
+        gpumem_seq seq, busy;
+        uint32_t two = 2;
         void *host;
         int status;
         pid_t child;
@@ -168,6 +172,8 @@ static void test_fork(void)
         CLIENT_TEST_OK(gpumem_kv_create(session, &options, &kv));
         CLIENT_TEST_OK(gpumem_seq_create(kv, &seq));
         CLIENT_TEST_OK(gpumem_seq_append(kv, seq, 40, NULL, 1000));
+        CLIENT_TEST_OK(gpumem_seq_create(kv, &busy));
+        CLIENT_TEST_OK(gpumem_batch_begin(kv, &busy, 1, &two, NULL, 1000, &open));
         child = fork();
         CU_ASSERT_FATAL(child >= 0);
         if (child == 0) {
@@ -186,6 +192,12 @@ static void test_fork(void)
                 good &= gpumem_seq_append(kv, seq, 1, NULL, 0) == GPUMEM_E_FORKED;
                 good &= gpumem_batch_begin(kv, &seq, 1, &one, NULL, 0, &batch) == GPUMEM_E_FORKED;
                 good &= gpumem_kv_get_stats(kv, &stats) == GPUMEM_E_FORKED;
+                good &= gpumem_kv_write(open, 0, &any, &any, NULL) == GPUMEM_E_FORKED;
+                good &= gpumem_attn_decode(open, 0, &attn, NULL) == GPUMEM_E_FORKED;
+                good &= gpumem_attn_prefill(open, 0, &attn, NULL) == GPUMEM_E_FORKED;
+                good &= gpumem_batch_end(open, NULL) == GPUMEM_E_FORKED;
+                good &= gpumem_batch_cancel(open, NULL) == GPUMEM_E_FORKED;
+                good &= gpumem_batch_get_view(open)->tokens == 2;
                 good &= gpumem_kv_free(kv) == GPUMEM_E_FORKED;
                 good &= strstr(gpumem_error_message(), "fork") != NULL;
                 good &= strstr(gpumem_error_message(), "exec") != NULL;
@@ -203,6 +215,7 @@ static void test_fork(void)
         CU_ASSERT_EQUAL(memcmp(host, "still here", 10), 0);
         CU_ASSERT(client_test_session_bytes(session) >= 6 * MIB);
         gpumem_buffer_free(rest);
+        CLIENT_TEST_OK(gpumem_batch_cancel(open, NULL));
         CU_ASSERT_EQUAL(gpumem_seq_append(kv, seq, 100, NULL, 1000), 0);
         CU_ASSERT_EQUAL(gpumem_kv_free(kv), 0);
         CU_ASSERT_EQUAL(client_test_session_bytes(session), 2 * MIB);
