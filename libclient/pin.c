@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "libclient/error.h"
 #include "libclient/pin.h"
+#include "libclient/wire/wire.h"
+
+/* How long a stream is waited for whose end cannot be recorded. */
+#define PIN_STREAM_MS 2000
 
 static struct pin *pin_of(struct pin_table *table, uint64_t number)
 {
@@ -99,6 +104,7 @@ static void finish(struct pin_table *table, struct pin *pin)
 
 int pin_end(struct pin_table *table, uint64_t number, CUstream stream)
 {
+        uint64_t deadline_ns = wire_deadline_ns(PIN_STREAM_MS);
         struct pin *pin = pin_of(table, number);
         CUresult result;
         int r;
@@ -110,8 +116,16 @@ int pin_end(struct pin_table *table, uint64_t number, CUstream stream)
                 return 0;
         }
         r = client_error_driver(table->driver, result, "cuEventRecord");
+        /* (The driver's own wait has no deadline.) */
+        while ((result = table->driver->stream_query(stream)) == CUDA_ERROR_NOT_READY) {
+                if (wire_now_ns() >= deadline_ns) {
+                        /* Nobody can say when it is over: its pages are never used again. */
+                        table->begun++;
+                        return r;
+                }
+                nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+        }
         /* Should this fail too, the context is lost and runs nothing more. */
-        result = table->driver->stream_synchronize(stream);
         if (result != CUDA_SUCCESS)
                 table->lost = result;
         pin->state = PIN_ABANDONED;

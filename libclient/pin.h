@@ -61,8 +61,9 @@ void pin_table_deinit(struct pin_table *table);
  * caller's. */
 int pin_begin(struct pin_table *table, void *payload, uint64_t *number);
 
-/* The pin is over when `stream` gets here. If the event cannot be recorded, the stream is
- * synchronised instead, and the pin is over: GPUMEM_E_DEVICE. */
+/* The pin is over when `stream` gets here. If the event cannot be recorded, the stream is waited
+ * for instead, and the pin is over; if it does not end within seconds, the pin never is:
+ * GPUMEM_E_DEVICE. */
 int pin_end(struct pin_table *table, uint64_t number, CUstream stream);
 
 /* A pin under which nothing was submitted is over at once. */

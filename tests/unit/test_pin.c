@@ -14,7 +14,7 @@ static struct {
         bool exists, recorded, happened;
 } events[EVENTS];
 static unsigned created, destroyed, synchronized_streams;
-static bool create_fails, record_fails, query_fails;
+static bool create_fails, record_fails, query_fails, stream_busy;
 
 static CUresult event_create(CUevent *event, unsigned int flags)
 {
@@ -54,11 +54,11 @@ static CUresult event_query(CUevent event)
         return events[(uintptr_t)event].happened ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
-static CUresult stream_synchronize(CUstream stream)
+static CUresult stream_query(CUstream stream)
 {
         (void)stream;
         synchronized_streams++;
-        return CUDA_SUCCESS;
+        return stream_busy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
 static CUresult get_error_name(CUresult error, const char **name)
@@ -73,7 +73,7 @@ static const struct driver fake = {
         .event_destroy = event_destroy,
         .event_record = event_record,
         .event_query = event_query,
-        .stream_synchronize = stream_synchronize,
+        .stream_query = stream_query,
         .get_error_name = get_error_name,
 };
 
@@ -106,7 +106,7 @@ static void init(struct pin_table *table)
         memset(events, 0, sizeof(events));
         memset(payloads, 0, sizeof(payloads));
         created = destroyed = synchronized_streams = over_count = 0;
-        create_fails = record_fails = query_fails = false;
+        create_fails = record_fails = query_fails = stream_busy = false;
         CU_ASSERT_EQUAL_FATAL(pin_table_init(table, &fake, &session_pins, over), 0);
 }
 
@@ -198,10 +198,23 @@ static void test_failures(void)
         CU_ASSERT_EQUAL(pin_end(&table, 1, NULL), GPUMEM_E_DEVICE);
         CU_ASSERT_EQUAL(pin_outstanding(&table), 0);
         CU_ASSERT_EQUAL(over_count, 2);
+        /* C14: nor does the stream end: it is not waited for without end, and what it may still use
+         * is never said to be over. */
+        begin(&table, 3);
+        stream_busy = true;
+        CU_ASSERT_EQUAL(pin_end(&table, 3, NULL), GPUMEM_E_DEVICE);
+        stream_busy = false;
+        pin_poll(&table);
+        CU_ASSERT_EQUAL(pin_outstanding(&table), 1);
+        CU_ASSERT_EQUAL(table.begun, 1);
+        CU_ASSERT_EQUAL(pin_query(&table, 3), 1);
+        CU_ASSERT_EQUAL(pin_end(&table, 3, NULL), GPUMEM_E_DEVICE);
+        CU_ASSERT_EQUAL(pin_outstanding(&table), 0);
+        over_count = 0;
         record_fails = false;
         /* A lost context is the end of every pin. */
-        begin(&table, 3);
-        CU_ASSERT_EQUAL(pin_end(&table, 3, NULL), 0);
+        begin(&table, 4);
+        CU_ASSERT_EQUAL(pin_end(&table, 4, NULL), 0);
         pin_poll(&table);
         CU_ASSERT_EQUAL(pin_outstanding(&table), 1);
         CU_ASSERT_EQUAL(table.lost, CUDA_SUCCESS);
@@ -211,13 +224,13 @@ static void test_failures(void)
         CU_ASSERT_EQUAL(pin_outstanding(&table), 0);
         /* Begun, and nobody will end it. */
         query_fails = false;
-        begin(&table, 4);
         begin(&table, 5);
-        CU_ASSERT_EQUAL(pin_end(&table, 5, NULL), 0);
+        begin(&table, 6);
+        CU_ASSERT_EQUAL(pin_end(&table, 6, NULL), 0);
         pin_abandon(&table);
         CU_ASSERT_EQUAL(pin_outstanding(&table), 1);
         CU_ASSERT_EQUAL(table.begun, 0);
-        happen(&table, 5);
+        happen(&table, 6);
         pin_poll(&table);
         done(&table);
 }
