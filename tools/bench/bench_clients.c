@@ -331,7 +331,7 @@ static void add(struct json_object *out, const char *key, int64_t value)
 static int measure(const struct bench_options *options, const struct bench_daemon *daemon,
                    struct tally *tally, struct json_object *out)
 {
-        struct counts start, before, after;
+        struct counts start = {0}, before = {0}, after = {0};
         uint8_t uuid[16];
         int r = find_uuid(daemon, uuid);
 

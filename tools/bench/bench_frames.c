@@ -104,8 +104,11 @@ static int return_one(struct daemon *daemon, struct client *client, uint64_t *se
                 struct gpumem_message_return message;
                 uint64_t id;
         } request = {.message = {.object = client->object, .frames = 1}};
-        size_t which = bench_random(seed) % client->held_count;
+        size_t which;
 
+        if (client->held_count == 0)
+                return -EINVAL;
+        which = bench_random(seed) % client->held_count;
         request.id = client->held[which];
         client->held[which] = client->held[--client->held_count];
         wire_header_init(&request.message.header, GPUMEM_MESSAGE_RETURN, sizeof(request), 0, 0);
@@ -190,7 +193,7 @@ static int measure(const struct bench_options *options, struct figures *figures)
 {
         size_t rounds = options->quick ? 500 : 30000;
         uint64_t seed = options->seed, heap = heap_in_use();
-        struct client few = {0}, many = {0};
+        static struct client few, many; /* to the end of this process */
         struct samples of_few, of_many;
         struct daemon *daemon;
         struct config config;
