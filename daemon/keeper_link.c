@@ -109,7 +109,7 @@ static int connect_to(const char *path)
 
         if (strlen(path) >= sizeof(address.sun_path))
                 return -ENAMETOOLONG;
-        strcpy(address.sun_path, path);
+        memcpy(address.sun_path, path, strlen(path) + 1);
         fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
         if (fd < 0)
                 return -errno;
@@ -248,8 +248,9 @@ static void flush(struct keeper_link *link)
                         return;
                 }
                 link->outstanding++;
-                STAILQ_FOREACH(operation, &batch, link)
-                operation->serial = message.header.serial;
+                for (operation = STAILQ_FIRST(&batch); operation;
+                     operation = STAILQ_NEXT(operation, link))
+                        operation->serial = message.header.serial;
                 STAILQ_CONCAT(&link->sent, &batch);
         }
 }

@@ -180,7 +180,7 @@ int state_open_consume_fd(struct state **out, int fd, char *why, size_t size)
                 state_free(state);
                 return r;
         }
-        if (state->header->magic != STATE_MAGIC || state->header->version == 0) {
+        if (!state->header || state->header->magic != STATE_MAGIC || state->header->version == 0) {
                 snprintf(why, size, "it does not begin as a state does");
                 state_free(state);
                 return STATE_E_BROKEN;

@@ -6,48 +6,13 @@
 
 #include "daemon/crash.h"
 #include "daemon/device.h"
-#include "daemon/frame_memory.h"
 #include "daemon/frame_pool.h"
 #include "daemon/keeper_link.h"
 #include "daemon/session.h"
 #include "daemon/state.h"
 #include "daemon/takeover.h"
+#include "daemon/takeover_internal.h"
 #include "libclient/wire/wire.h"
-
-/* A descriptor from the keeper; -1 once it was taken. */
-struct kept {
-        uint64_t id;
-        uint32_t kind;
-        int fd;
-};
-
-/* A session of the old state. */
-struct left_session {
-        const struct state_session *record;
-        struct session *session; /* the one made of it; NULL: none */
-        bool broken;             /* something of it is lost: it is closed */
-};
-
-struct left_device {
-        struct state_device record;
-        bool there;                 /* the state describes it */
-        bool used;                  /* the driver still has it */
-        struct state_frame *frames; /* [record.frames]: what they shall be; state FREE: nothing */
-        int *fds;                   /* [record.frames]; -1: none */
-};
-
-struct takeover {
-        struct log *log;
-        struct state *state; /* the old one; NULL: there was none that could be read */
-        struct kept *kept;   /* sorted by kind and id */
-        size_t count, capacity;
-        bool out_of_memory;
-        struct left_session *sessions; /* sorted by number */
-        uint32_t sessions_count;
-        struct left_device devices[STATE_DEVICES_MAX];
-        uint32_t frames_back, frames_released, frames_lost, sessions_lost;
-        uint64_t started_ns;
-};
 
 /* --- what the keeper had -------------------------------------------------------------------------
  */
@@ -105,7 +70,7 @@ static int kept_take(struct takeover *takeover, uint32_t kind, uint64_t id)
         return fd;
 }
 
-static struct left_session *find_session(const struct takeover *takeover, uint64_t number)
+struct left_session *takeover_find_session(const struct takeover *takeover, uint64_t number)
 {
         struct state_session record = {.number = number};
         struct left_session key = {.record = &record};
@@ -164,7 +129,7 @@ static bool tenant_has_session(const struct takeover *takeover, uint32_t tenant)
 static void decide_frame(struct takeover *takeover, uint32_t device, struct state_frame *frame,
                          int fd)
 {
-        struct left_session *session = find_session(takeover, frame->session);
+        struct left_session *session = takeover_find_session(takeover, frame->session);
         bool existed;
 
         if (session)
@@ -220,9 +185,11 @@ static int read_device(struct takeover *takeover, uint32_t slot)
         if (!state_read_device(takeover->state, slot, &device->record))
                 return 0;
         device->frames = calloc(device->record.frames, sizeof(*device->frames));
-        device->fds = malloc(device->record.frames * sizeof(*device->fds));
+        device->fds = calloc(device->record.frames, sizeof(*device->fds));
         if (!device->frames || !device->fds)
                 return -ENOMEM;
+        for (uint32_t i = 0; i < device->record.frames; i++)
+                device->fds[i] = -1;
         device->there = true;
         for (uint32_t i = 0; i < device->record.frames; i++) {
                 state_read_frame(takeover->state, &device->record, i, &device->frames[i]);
@@ -316,141 +283,6 @@ uint32_t takeover_sessions(const struct takeover *takeover)
         return takeover ? takeover->sessions_count : 0;
 }
 
-/* --- devices -------------------------------------------------------------------------------------
- */
-
-static bool slot_is_taken(const struct takeover *takeover, const struct daemon *daemon,
-                          uint32_t slot)
-{
-        if (takeover && slot < STATE_DEVICES_MAX && takeover->devices[slot].there)
-                return true;
-        list_for_each(node, &daemon->devices) if (list_entry(node, struct device, link)->slot ==
-                                                  slot) return true;
-        return false;
-}
-
-bool takeover_geometry(struct takeover *takeover, struct device *device, uint64_t *frame_bytes,
-                       uint64_t *frames)
-{
-        uint64_t held = 0;
-
-        for (uint32_t slot = 0; takeover && slot < STATE_DEVICES_MAX; slot++) {
-                struct left_device *left = &takeover->devices[slot];
-
-                if (!left->there || left->used ||
-                    memcmp(left->record.uuid, device->uuid, sizeof(device->uuid)) != 0)
-                        continue;
-                if (*frame_bytes != left->record.frame_bytes)
-                        log_warning(takeover->log,
-                                    "frame_size stays as it was until the keeper is stopped",
-                                    LOG_TEXT("device", device->uuid_text),
-                                    LOG_U64("frame_bytes", left->record.frame_bytes));
-                left->used = true;
-                device->slot = slot;
-                for (uint32_t i = 0; i < left->record.frames; i++)
-                        if (left->fds[i] >= 0)
-                                held += left->record.frame_bytes;
-                device->outside_bytes -=
-                        held < device->outside_bytes ? held : device->outside_bytes;
-                *frame_bytes = left->record.frame_bytes;
-                *frames = left->record.frames;
-                return true;
-        }
-        device->slot = 0;
-        while (slot_is_taken(takeover, device->daemon, device->slot))
-                device->slot++;
-        return false;
-}
-
-/* Undoes the mapping of frames that could not be made accessible. */
-static void give_up(struct takeover *takeover, struct device *device, struct left_device *left,
-                    uint32_t number, bool mapped)
-{
-        const struct driver *driver = device->memory.driver;
-        struct frame *frame = &device->table.frames[number];
-        struct left_session *session = find_session(takeover, left->frames[number].session);
-
-        if (mapped)
-                driver->mem_unmap(frame_memory_address(&device->memory, number),
-                                  device->table.frame_bytes);
-        if (frame->handle)
-                driver->mem_release(frame->handle);
-        frame->handle = 0;
-        if (session && (left->frames[number].state == FRAME_GRANTED ||
-                        left->frames[number].state == FRAME_DRAINING))
-                session->broken = true;
-        left->frames[number].state = FRAME_FREE;
-        takeover->frames_lost++;
-}
-
-static CUresult import(struct device *device, uint32_t number, int fd)
-{
-        const struct driver *driver = device->memory.driver;
-        struct frame *frame = &device->table.frames[number];
-        CUresult error;
-
-        error = driver->mem_import_from_shareable_handle(&frame->handle, (void *)(intptr_t)fd,
-                                                         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-        if (error != CUDA_SUCCESS) {
-                frame->handle = 0;
-                return error;
-        }
-        return driver->mem_map(frame_memory_address(&device->memory, number),
-                               device->table.frame_bytes, 0, frame->handle, 0);
-}
-
-/* Makes frames [first, end) accessible: together, or one by one if that fails. */
-static void set_access(struct takeover *takeover, struct device *device, struct left_device *left,
-                       uint32_t first, uint32_t end)
-{
-        const struct driver *driver = device->memory.driver;
-        CUmemAccessDesc access = {
-                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device->memory.device},
-                .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-        };
-
-        if (first == end || driver->mem_set_access(frame_memory_address(&device->memory, first),
-                                                   (end - first) * device->table.frame_bytes,
-                                                   &access, 1) == CUDA_SUCCESS)
-                return;
-        for (uint32_t i = first; i < end; i++)
-                if (driver->mem_set_access(frame_memory_address(&device->memory, i),
-                                           device->table.frame_bytes, &access, 1) != CUDA_SUCCESS)
-                        give_up(takeover, device, left, i, true);
-}
-
-int takeover_import(struct takeover *takeover, struct device *device)
-{
-        struct left_device *left;
-        uint32_t first = 0;
-
-        if (!takeover || !takeover->devices[device->slot].used)
-                return 0;
-        left = &takeover->devices[device->slot];
-        for (uint32_t i = 0; i < left->record.frames; i++) {
-                CUresult error;
-
-                if (left->frames[i].state == FRAME_FREE) {
-                        set_access(takeover, device, left, first, i);
-                        first = i + 1;
-                        continue;
-                }
-                error = import(device, i, left->fds[i]);
-                if (error != CUDA_SUCCESS) {
-                        log_error(
-                                takeover->log, "a frame cannot be imported again",
-                                LOG_TEXT("device", device->uuid_text), LOG_U64("frame", i),
-                                LOG_TEXT("error", driver_error_name(device->memory.driver, error)));
-                        give_up(takeover, device, left, i, false);
-                        set_access(takeover, device, left, first, i);
-                        first = i + 1;
-                }
-        }
-        set_access(takeover, device, left, first, left->record.frames);
-        crash_point(device->daemon, "takeover-imported");
-        return 0;
-}
-
 /* --- sessions and lists --------------------------------------------------------------------------
  */
 
@@ -522,7 +354,7 @@ static bool place_frame(struct takeover *takeover, struct device *device, uint32
 {
         struct frame_table *table = &device->table;
         struct frame *frame = &table->frames[number];
-        struct left_session *left = find_session(takeover, old->session);
+        struct left_session *left = takeover_find_session(takeover, old->session);
         struct session *session = left ? left->session : NULL;
         struct tenant_device *part;
         struct object *object;
@@ -576,16 +408,6 @@ static bool place_frame(struct takeover *takeover, struct device *device, uint32
         }
 }
 
-static void release_import(struct device *device, uint32_t number)
-{
-        const struct driver *driver = device->memory.driver;
-        struct frame *frame = &device->table.frames[number];
-
-        driver->mem_unmap(frame_memory_address(&device->memory, number), device->table.frame_bytes);
-        driver->mem_release(frame->handle);
-        frame->handle = 0;
-}
-
 static void rebuild_device(struct takeover *takeover, struct device *device)
 {
         struct left_device *left = &takeover->devices[device->slot];
@@ -600,7 +422,7 @@ static void rebuild_device(struct takeover *takeover, struct device *device)
                         left->fds[i] = -1;
                         takeover->frames_back++;
                 } else {
-                        release_import(device, i);
+                        takeover_release_import(device, i);
                         left->frames[i].state = FRAME_FREE;
                         takeover->frames_released++;
                 }

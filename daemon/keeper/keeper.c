@@ -299,7 +299,7 @@ static void unlink_listeners(const struct keeper *keeper)
 {
         for (uint64_t id = 0; id < HOLDINGS_LISTEN_MAX; id++) {
                 const struct holding *holding = holdings_find(&keeper->holdings, KEEPER_LISTEN, id);
-                struct sockaddr_un address;
+                struct sockaddr_un address = {0};
                 socklen_t length = sizeof(address);
 
                 if (holding &&
