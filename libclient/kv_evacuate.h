@@ -13,9 +13,10 @@
  * stay where they are, batches may begin and be handed the old pages. Once the copies are done,
  * with the lock again, each move is looked at anew. It counts only if every holder of the old page
  * is one that was seen at the start and none of them was in a batch since; otherwise the new page
- * is let go and the old one stays what it was. If it counts, the new page takes the old one's place
- * in the lists of its holders, and the old page retires after the pins of that moment. A copy that
- * fails, or is not over by the deadline, leaves everything as before.
+ * is let go (a batch may have written to the old one while it was copied) and the old one stays
+ * what it was. If it counts, the new page takes the old one's place in the lists of its holders,
+ * and the old page retires after the pins of that moment. A copy that fails, or is not over by the
+ * deadline, leaves everything as before.
  *
  * Why this is a safe point: a page id reaches a kernel only by a batch, which has a copy of the
  * lists of its sequences and a pin. A batch that has begun keeps reading the old page, which stays
