@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "libclient/batch.h"
+#include "libclient/context_wait.h"
 #include "libclient/error.h"
 #include "libclient/kv_evacuate.h"
 
@@ -87,7 +88,8 @@ static int create(struct gpumem_kv *kv, const struct gpumem_kv_options *options)
             !(kv->units = calloc(layout->units_max, sizeof(*kv->units))))
                 return client_error(GPUMEM_E_NO_MEMORY, "host memory for %" PRIu64 " pages",
                                     kv->geometry.pages_max);
-        r = pin_table_init(&kv->pins, session->driver, &session->pins, batch_pin_over);
+        r = pin_table_init(&kv->pins, session->driver, session->context, &session->pins,
+                           batch_pin_over);
         if (r < 0)
                 return r;
         r = address_space_init(&kv->space, session->driver, session->device,
@@ -205,47 +207,29 @@ static int wait_for_streams(struct gpumem_kv *kv)
         }
 }
 
-/* Waits for all streams of the context, in a thread, for the driver's own wait has no deadline. */
-struct context_wait {
-        const struct driver *driver;
-        CUcontext context;
-};
-
-static void *wait_for_context(void *userdata)
-{
-        struct context_wait wait = *(struct context_wait *)userdata;
-        CONTEXT_SCOPE(scope, wait.driver, wait.context);
-
-        free(userdata);
-        if (scope.result == CUDA_SUCCESS)
-                wait.driver->ctx_synchronize();
-        return NULL;
-}
-
 /* Begun batches that nobody will end: whatever was submitted for them is waited for instead.
  * GPUMEM_E_TIMEOUT: it does not end; the thread that waits uses nothing but the driver. */
 static int abandon_batches(struct gpumem_kv *kv)
 {
         struct gpumem *session = kv->session;
-        struct context_wait *wait = malloc(sizeof(*wait));
         uint64_t deadline_ns = session_deadline_ns(session);
-        pthread_t thread;
+        struct context_wait *wait;
+        CUresult result;
+        int r;
 
-        if (!wait)
-                return client_error(GPUMEM_E_NO_MEMORY, "host memory for a thread");
-        *wait = (struct context_wait){.driver = session->driver, .context = session->context};
-        if (pthread_create(&thread, NULL, wait_for_context, wait) != 0) {
-                free(wait);
-                return client_error(GPUMEM_E_NO_MEMORY, "cannot start a thread");
-        }
-        while (pthread_tryjoin_np(thread, NULL) == EBUSY) {
+        r = context_wait_start(&wait, session->driver, session->context);
+        if (r < 0)
+                return r;
+        while (!context_wait_poll(wait, &result)) {
                 if (wire_now_ns() >= deadline_ns) {
-                        pthread_detach(thread);
+                        context_wait_abandon(wait);
                         return client_error(GPUMEM_E_TIMEOUT,
                                             "the context's streams do not get to their end");
                 }
                 nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
         }
+        if (result != CUDA_SUCCESS && !driver_error_is_sticky(result))
+                return client_error_driver(session->driver, result, "cuCtxSynchronize");
         lock_take(&kv->lock, LOCK_POOL);
         pin_abandon(&kv->pins);
         lock_release(&kv->lock);
@@ -284,8 +268,7 @@ int kv_destroy(struct gpumem_kv *kv, bool force)
         lock_take(&session->lock, LOCK_SESSION);
         TAILQ_REMOVE(&session->pools, kv, link);
         lock_release(&session->lock);
-        /* What is stuck or lost may still be in use: the object stays until the session's end. If
-         * the daemon cannot be told, it sees the end of the session as well. */
+        /* What is stuck or lost may still be in use: the object stays until the session's end. */
         if (!kv->units_stuck && !kv->units_lost)
                 session_object_destroy(session, kv->object);
         discard(kv);

@@ -116,8 +116,7 @@ static int copy_now(struct gpumem_kv *kv, const struct page_copy *copy, gpumem_s
                 kv->copies++;
                 copy->sequence->last_pin = pin;
                 sequence_copy_done(&kv->sequences, copy, pin);
-                /* If the event cannot be recorded the stream has been waited for: the copy is
-                 * done, or the device is lost and will say so. */
+                /* (If the event cannot be recorded, the pin is longer than it had to be.) */
         }
         pin_end(&kv->pins, pin, stream);
         return r;

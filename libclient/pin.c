@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "libclient/context_wait.h"
 #include "libclient/error.h"
 #include "libclient/pin.h"
-#include "libclient/wire/wire.h"
 
-/* How long a stream is waited for whose end cannot be recorded. */
-#define PIN_STREAM_MS 2000
+/* A thread that waits for a context which is lost, as all pins are over: it ends at once. */
+#define DEINIT_WAIT_MS 1000
 
 static struct pin *pin_of(struct pin_table *table, uint64_t number)
 {
         return &table->ring[number % PIN_WINDOW];
 }
 
-int pin_table_init(struct pin_table *table, const struct driver *driver, atomic_uint *session_pins,
-                   void (*over)(void *payload))
+int pin_table_init(struct pin_table *table, const struct driver *driver, CUcontext context,
+                   atomic_uint *session_pins, void (*over)(void *payload))
 {
         memset(table, 0, sizeof(*table));
         table->driver = driver;
+        table->context = context;
         table->session_pins = session_pins;
         table->over = over;
         table->oldest = table->next = 1;
@@ -34,6 +34,9 @@ int pin_table_init(struct pin_table *table, const struct driver *driver, atomic_
 
 void pin_table_deinit(struct pin_table *table)
 {
+        if (table->wait)
+                context_wait_join(table->wait, DEINIT_WAIT_MS);
+        table->wait = NULL;
         for (uint32_t i = 0; table->spare && i < table->spare_count; i++)
                 table->driver->event_destroy(table->spare[i]);
         table->spare_count = 0;
@@ -102,12 +105,47 @@ static void finish(struct pin_table *table, struct pin *pin)
                 table->over(payload);
 }
 
+static void wait_for_context(struct pin_table *table)
+{
+        struct client_message why = client_message_keep();
+
+        /* If there is no thread now, the next call tries again. */
+        if (context_wait_start(&table->wait, table->driver, table->context) == 0)
+                table->drift_waited = table->drift_newest;
+        client_message_restore(0, &why);
+}
+
+static void set_adrift(struct pin_table *table, struct pin *pin)
+{
+        pin->state = PIN_ADRIFT;
+        pin->drift = ++table->drift_newest;
+        if (!table->wait)
+                wait_for_context(table);
+}
+
+/* Is all work done that was submitted before the pin was adrift? */
+static bool drift_is_over(struct pin_table *table, const struct pin *pin)
+{
+        CUresult result;
+
+        if (table->wait && context_wait_poll(table->wait, &result)) {
+                table->wait = NULL;
+                if (driver_error_is_sticky(result))
+                        table->lost = result;
+                if (result == CUDA_SUCCESS)
+                        table->drift_over = table->drift_waited;
+        }
+        if (table->lost != CUDA_SUCCESS || pin->drift <= table->drift_over)
+                return true;
+        if (!table->wait)
+                wait_for_context(table);
+        return false;
+}
+
 int pin_end(struct pin_table *table, uint64_t number, CUstream stream)
 {
-        uint64_t deadline_ns = wire_deadline_ns(PIN_STREAM_MS);
         struct pin *pin = pin_of(table, number);
         CUresult result;
-        int r;
 
         table->begun--;
         result = table->driver->event_record(pin->event, stream);
@@ -115,22 +153,20 @@ int pin_end(struct pin_table *table, uint64_t number, CUstream stream)
                 pin->state = PIN_ENDED;
                 return 0;
         }
-        r = client_error_driver(table->driver, result, "cuEventRecord");
-        /* (The driver's own wait has no deadline.) */
-        while ((result = table->driver->stream_query(stream)) == CUDA_ERROR_NOT_READY) {
-                if (wire_now_ns() >= deadline_ns) {
-                        /* Nobody can say when it is over: its pages are never used again. */
-                        table->begun++;
-                        return r;
-                }
-                nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
-        }
-        /* Should this fail too, the context is lost and runs nothing more. */
-        if (result != CUDA_SUCCESS)
+        if (driver_error_is_sticky(result)) {
                 table->lost = result;
-        pin->state = PIN_ABANDONED;
+                pin->state = PIN_ABANDONED;
+        } else {
+                set_adrift(table, pin);
+        }
         pin_poll(table);
-        return r;
+        client_message_driver(table->driver, result, "cuEventRecord");
+        if (result != CUDA_ERROR_INVALID_HANDLE && result != CUDA_ERROR_INVALID_VALUE &&
+            result != CUDA_ERROR_INVALID_CONTEXT)
+                return GPUMEM_E_DEVICE;
+        client_message_prefix("the stream is none of this session's context; what the batch used "
+                              "stays pinned until all of the context's work of now is done");
+        return GPUMEM_E_INVALID;
 }
 
 void pin_drop(struct pin_table *table, uint64_t number)
@@ -153,6 +189,22 @@ void pin_abandon(struct pin_table *table)
         pin_poll(table);
 }
 
+/* Has its event happened? Otherwise CUDA_ERROR_NOT_READY (then it may be adrift now), or the
+ * context is lost. */
+static CUresult query(struct pin_table *table, struct pin *pin)
+{
+        CUresult result = table->driver->event_query(pin->event);
+
+        if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY)
+                return result;
+        if (driver_error_is_sticky(result)) {
+                table->lost = result;
+                return result;
+        }
+        set_adrift(table, pin);
+        return CUDA_ERROR_NOT_READY;
+}
+
 int pin_query(struct pin_table *table, uint64_t number)
 {
         struct pin *pin = pin_of(table, number);
@@ -161,12 +213,14 @@ int pin_query(struct pin_table *table, uint64_t number)
         if (result == CUDA_SUCCESS && number >= table->oldest && pin->state != PIN_OVER) {
                 if (pin->state == PIN_BEGUN)
                         return 1;
-                result = pin->state == PIN_ENDED ? table->driver->event_query(pin->event)
-                                                 : CUDA_ERROR_UNKNOWN;
+                if (pin->state == PIN_ENDED)
+                        result = query(table, pin);
+                if (pin->state == PIN_ADRIFT)
+                        result = drift_is_over(table, pin) ? table->lost : CUDA_ERROR_NOT_READY;
+                if (pin->state == PIN_ABANDONED)
+                        result = CUDA_ERROR_UNKNOWN;
                 if (result == CUDA_ERROR_NOT_READY)
                         return 1;
-                if (pin->state == PIN_ENDED && result != CUDA_SUCCESS)
-                        table->lost = result;
         }
         if (result == CUDA_SUCCESS)
                 return 0;
@@ -177,7 +231,6 @@ void pin_poll(struct pin_table *table)
 {
         for (; table->oldest < table->next; table->oldest++) {
                 struct pin *pin = pin_of(table, table->oldest);
-                CUresult result;
 
                 switch (pin->state) {
                 case PIN_OVER:
@@ -185,12 +238,13 @@ void pin_poll(struct pin_table *table)
                 case PIN_BEGUN:
                         return;
                 case PIN_ENDED:
-                        result = table->driver->event_query(pin->event);
-                        if (result == CUDA_ERROR_NOT_READY)
+                        /* (A lost context is the end as well.) */
+                        if (query(table, pin) == CUDA_ERROR_NOT_READY)
                                 return;
-                        /* An error here is a lost context's: the end as well. */
-                        if (result != CUDA_SUCCESS)
-                                table->lost = result;
+                        break;
+                case PIN_ADRIFT:
+                        if (!drift_is_over(table, pin))
+                                return;
                         break;
                 case PIN_ABANDONED:
                         break;

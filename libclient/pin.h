@@ -10,6 +10,11 @@
  *
  *   begun  --pin_end()-->  ended  --its event happened, seen by pin_poll()-->  over
  *
+ * If its event cannot be recorded (a stream that is gone, for one) nobody knows where in which
+ * stream the pin's work ends: it is adrift, and over when all work that was submitted to the
+ * context by then has been waited for. Only an error that the context never recovers from means
+ * that nothing runs any more.
+ *
  * The pool's lock covers the table; the session's context must be current in every call. The
  * session-wide count is atomic: it answers "does this session hold a pin" without a lock.
  */
@@ -29,17 +34,22 @@ enum pin_state {
         PIN_OVER = 0,
         PIN_BEGUN,     /* no event yet: whoever holds it may still submit work */
         PIN_ENDED,     /* its event is recorded */
-        PIN_ABANDONED, /* ended, but the driver failed: the device is lost, nothing runs any more */
+        PIN_ADRIFT,    /* ended without an event: the context is waited for */
+        PIN_ABANDONED, /* nothing runs under it any more */
 };
 
 struct pin {
         CUevent event;
         enum pin_state state;
+        uint64_t drift; /* adrift: its number among such */
         void *payload;
 };
 
+struct context_wait;
+
 struct pin_table {
         const struct driver *driver;
+        CUcontext context;
         atomic_uint *session_pins;
         void (*over)(void *payload); /* called once for each pin that is over, pool lock held */
         struct pin *ring;            /* [PIN_WINDOW], number n at n % PIN_WINDOW */
@@ -48,12 +58,14 @@ struct pin_table {
         uint32_t begun;              /* pins in state PIN_BEGUN */
         CUevent *spare;              /* [PIN_WINDOW] events for use again */
         uint32_t spare_count;
+        struct context_wait *wait;                       /* for pins that are adrift, or NULL */
+        uint64_t drift_newest, drift_waited, drift_over; /* which were, are waited for, are over */
         CUresult lost; /* the context's sticky error, once it was seen; CUDA_SUCCESS before */
 };
 
 /* 0 or GPUMEM_E_NO_MEMORY. */
-int pin_table_init(struct pin_table *table, const struct driver *driver, atomic_uint *session_pins,
-                   void (*over)(void *payload));
+int pin_table_init(struct pin_table *table, const struct driver *driver, CUcontext context,
+                   atomic_uint *session_pins, void (*over)(void *payload));
 /* Destroys the events. Every pin must be over. */
 void pin_table_deinit(struct pin_table *table);
 
@@ -61,9 +73,9 @@ void pin_table_deinit(struct pin_table *table);
  * caller's. */
 int pin_begin(struct pin_table *table, void *payload, uint64_t *number);
 
-/* The pin is over when `stream` gets here. If the event cannot be recorded, the stream is waited
- * for instead, and the pin is over; if it does not end within seconds, the pin never is:
- * GPUMEM_E_DEVICE. */
+/* The pin is over when `stream` gets here. If the event cannot be recorded it is over when all of
+ * the context's work of now is; does not wait for that. GPUMEM_E_INVALID: the stream is none of the
+ * context's; GPUMEM_E_DEVICE. */
 int pin_end(struct pin_table *table, uint64_t number, CUstream stream);
 
 /* A pin under which nothing was submitted is over at once. */

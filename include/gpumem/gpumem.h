@@ -320,7 +320,9 @@ GPUMEM_API int gpumem_batch_begin(struct gpumem_kv *kv, const gpumem_seq *seqs, 
                                   uint32_t wait_ms, struct gpumem_batch **out);
 GPUMEM_API const struct gpumem_batch_view *gpumem_batch_get_view(const struct gpumem_batch *batch);
 /* Ends the pin when `stream` reaches this point; the batch must not be used afterwards, whatever
- * the result. On failure (GPUMEM_E_DEVICE) the pin ends once the stream has been synchronised. */
+ * the result. On failure the pin ends when all work that was submitted to the context before is done
+ * (the call does not wait for that). GPUMEM_E_INVALID: `stream` is none of the context's, or gone;
+ * GPUMEM_E_DEVICE. */
 GPUMEM_API int gpumem_batch_end(struct gpumem_batch *batch, gpumem_stream stream);
 /* For a batch whose new tokens will not be computed: gives the sequences their old lengths back and
  * ends the pin as batch_end does. */

@@ -253,3 +253,29 @@ int driver_errno(CUresult result)
                 return -EIO;
         }
 }
+
+bool driver_error_is_sticky(CUresult result)
+{
+        switch (result) {
+        case CUDA_ERROR_DEINITIALIZED:
+        case CUDA_ERROR_DEVICE_UNAVAILABLE:
+        case CUDA_ERROR_NO_DEVICE:
+        case CUDA_ERROR_ECC_UNCORRECTABLE:
+        case CUDA_ERROR_CONTAINED:
+        case CUDA_ERROR_ILLEGAL_ADDRESS:
+        case CUDA_ERROR_LAUNCH_TIMEOUT:
+        case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+        case CUDA_ERROR_ASSERT:
+        case CUDA_ERROR_HARDWARE_STACK_ERROR:
+        case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+        case CUDA_ERROR_MISALIGNED_ADDRESS:
+        case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+        case CUDA_ERROR_INVALID_PC:
+        case CUDA_ERROR_LAUNCH_FAILED:
+        case CUDA_ERROR_MPS_CLIENT_TERMINATED:
+        case CUDA_ERROR_EXTERNAL_DEVICE:
+                return true;
+        default:
+                return false;
+        }
+}

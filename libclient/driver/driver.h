@@ -11,6 +11,8 @@
 #ifndef GPUMEM_LIBCLIENT_DRIVER_DRIVER_H
 #define GPUMEM_LIBCLIENT_DRIVER_DRIVER_H
 
+#include <stdbool.h>
+
 #include "libclient/driver/cuda_abi.h"
 
 /* The values travel in hello: never renumber. */
@@ -70,6 +72,10 @@ struct driver *driver_free(struct driver *driver);
 const char *driver_kind_name(enum driver_kind kind);
 /* The kind a configuration word names: 0, or -EINVAL. */
 int driver_kind_parse(const char *word, enum driver_kind *out);
+
+/* Is this the error of a context (or device) that is lost: it stays, and nothing runs any more?
+ * Other errors are the call's own. */
+bool driver_error_is_sticky(CUresult result);
 
 /* The driver's name of a result ("CUDA_ERROR_OUT_OF_MEMORY"); never NULL, valid for ever. */
 const char *driver_error_name(const struct driver *driver, CUresult result);

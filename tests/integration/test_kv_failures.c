@@ -169,7 +169,7 @@ static int do_step(struct work *w, int n)
                         return r;
                 /* The end of a batch is its end, whatever comes of it. */
                 r = gpumem_batch_end(batch, driver.stream);
-                CU_ASSERT(r == 0 || r == GPUMEM_E_DEVICE);
+                CU_ASSERT(r == 0 || r == GPUMEM_E_DEVICE || r == GPUMEM_E_INVALID);
                 return 0;
         }
         case 8:
@@ -234,7 +234,13 @@ static bool run_with_failure(unsigned at, bool all, unsigned *failures)
                 arm(0, false);
                 client_test_synchronize(&driver);
                 if (w.kv && before.units_mapped + before.units_ready > 0) {
-                        CU_ASSERT_EQUAL(gpumem_kv_get_stats(w.kv, &after), 0);
+                        /* A pin without an event is over when the context was waited for. */
+                        for (int i = 0; i < 1000; i++) {
+                                CU_ASSERT_EQUAL(gpumem_kv_get_stats(w.kv, &after), 0);
+                                if (after.pins == 0)
+                                        break;
+                                client_test_pause_ms(1);
+                        }
                         CU_ASSERT_EQUAL(after.pages_used, before.pages_used);
                         CU_ASSERT_EQUAL(after.pages_shared, before.pages_shared);
                         CU_ASSERT_EQUAL(after.tokens, before.tokens);

@@ -177,6 +177,50 @@ static void test_copy_of_fork(void)
         stop(kv);
 }
 
+/* The batch's end names a stream that is gone: its work is still pending on another, so it stays
+ * pinned, and nothing is lost for good. */
+static void test_wrong_stream(void)
+{
+        struct gpumem_kv *kv = start();
+        const struct gpumem_tensor key = tensor(0), values = tensor(1);
+        struct client_test_gate *gate;
+        struct gpumem_kv_stats stats;
+        struct gpumem_batch *batch;
+        const uint32_t tokens = 5;
+        gpumem_seq seq, next;
+        CUstream gone;
+        uint64_t bytes = 1;
+
+        CU_ASSERT_EQUAL_FATAL(driver.driver->stream_create(&gone, CU_STREAM_NON_BLOCKING),
+                              CUDA_SUCCESS);
+        CU_ASSERT_EQUAL_FATAL(driver.driver->stream_destroy(gone), CUDA_SUCCESS);
+        CLIENT_TEST_OK(gpumem_seq_create(kv, &seq));
+        CLIENT_TEST_OK(gpumem_seq_create(kv, &next));
+        gate = client_test_gate_close(&driver);
+        CLIENT_TEST_OK(gpumem_batch_begin(kv, &seq, 1, &tokens, driver.stream, 1000, &batch));
+        CLIENT_TEST_OK(gpumem_kv_write(batch, 0, &key, &values, driver.stream));
+        CU_ASSERT_EQUAL(gpumem_batch_end(batch, gone), GPUMEM_E_INVALID);
+        CLIENT_TEST_OK(gpumem_seq_free(kv, seq));
+        CLIENT_TEST_OK(gpumem_kv_trim(kv, &bytes));
+        CU_ASSERT_EQUAL(bytes, 0);
+        CLIENT_TEST_OK(gpumem_kv_get_stats(kv, &stats));
+        CU_ASSERT_EQUAL(stats.pins, 1);
+        /* The pool goes on. */
+        CLIENT_TEST_OK(gpumem_batch_begin(kv, &next, 1, &tokens, driver.stream, 0, &batch));
+        CLIENT_TEST_OK(gpumem_batch_end(batch, driver.stream));
+        client_test_gate_open(gate);
+        client_test_synchronize(&driver);
+        for (int i = 0; i < 1000 && stats.pins > 0; i++) {
+                client_test_pause_ms(1);
+                CLIENT_TEST_OK(gpumem_kv_get_stats(kv, &stats));
+        }
+        CU_ASSERT_EQUAL(stats.pins, 0);
+        CU_ASSERT_EQUAL(stats.pages_retiring, 0);
+        CLIENT_TEST_OK(gpumem_batch_begin(kv, &next, 1, &tokens, driver.stream, 0, &batch));
+        CLIENT_TEST_OK(gpumem_batch_end(batch, driver.stream));
+        stop(kv);
+}
+
 int main(void)
 {
         CU_pSuite suite;
@@ -188,6 +232,7 @@ int main(void)
         CU_add_test(suite, "pages of a freed fork that is still read", test_reader_of_freed);
         CU_add_test(suite, "a shared page whose copy is queued", test_copy_of_shared);
         CU_add_test(suite, "a fork's last page whose copy is queued", test_copy_of_fork);
+        CU_add_test(suite, "the wrong stream", test_wrong_stream);
         CU_basic_set_mode(CU_BRM_VERBOSE);
         CU_basic_run_tests();
         failed = CU_get_number_of_failures() + CU_get_number_of_failure_records();
