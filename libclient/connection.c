@@ -381,7 +381,10 @@ static int settle_late(struct client_connection *connection, uint64_t deadline_n
         forget_late(connection);
         if (connection->late && connection->message->header.type != GPUMEM_MESSAGE_ERROR)
                 connection->late(connection->userdata, connection->message, &connection->fds);
-        return 0;
+        /* It may have asked something itself, which is outstanding now. */
+        if (connection->late_serial != 0)
+                return client_error(GPUMEM_E_TIMEOUT, "gpumemd answers, but late");
+        return client_connection_is_down(connection) ? down_error() : 0;
 }
 
 /* An ERROR as the result of a call. A code that this library does not know (0 included) must not
@@ -427,10 +430,12 @@ int client_connection_exchange(struct client_connection *connection,
         lock_none_held("the daemon's reply");
         if (client_connection_is_down(connection))
                 return down_error();
+        request->serial = 0;
         set_socket_timeout(connection, timeout_ms);
         r = settle_late(connection, deadline_ns);
         if (r < 0)
                 return r;
+        set_socket_timeout(connection, timeout_ms); /* (late() may have set it) */
         before = connection->serial;
         if (++connection->serial == 0)
                 connection->serial = 1;

@@ -38,6 +38,7 @@ enum client_lock {
         LOCK_POOL = 20,
         LOCK_GATE = 30,
         LOCK_CONNECTION = 40,
+        LOCK_OWED = 50,
 };
 
 struct connection_waiter;

@@ -52,81 +52,51 @@ int granted_release(struct gpumem *session, struct granted_list *list, uint32_t 
         return r;
 }
 
-/* One RETURN; the turn is held. */
-static int send_return(struct client_connection *connection, uint64_t object, const uint64_t *ids,
-                       uint32_t count)
-{
-        size_t length = sizeof(struct gpumem_message_return) + count * sizeof(*ids);
-        struct gpumem_message_return *request = calloc(1, length);
-        int r;
-
-        if (!request)
-                return client_error(GPUMEM_E_NO_MEMORY, "host memory for a message");
-        wire_header_init(&request->header, GPUMEM_MESSAGE_RETURN, (uint32_t)length, 0, 0);
-        request->object = object;
-        request->frames = count;
-        memcpy(request->frame_ids, ids, count * sizeof(*ids));
-        r = client_connection_exchange(connection, &request->header, 0);
-        free(request);
-        return r;
-}
-
 int granted_return(struct gpumem *session, uint64_t object, struct granted_list *list)
 {
-        uint32_t lost;
+        uint32_t lost, untold;
         int released = granted_release(session, list, &lost);
-        int told = granted_tell(session, object, list);
+        int told = granted_tell(session, object, list, &untold);
 
         return told < 0 ? told : released;
 }
 
-int granted_tell(struct gpumem *session, uint64_t object, struct granted_list *list)
+int granted_tell(struct gpumem *session, uint64_t object, struct granted_list *list,
+                 uint32_t *untold)
 {
-        struct client_connection *connection = &session->connection;
-        struct granted *set;
-        uint64_t *ids;
-        uint32_t count = 0;
-        int r = 0;
+        const struct granted *set;
+        uint32_t sets = 0;
+        int r;
 
-        if (STAILQ_EMPTY(list))
-                return 0;
-        ids = malloc(GPUMEM_RETURN_FRAMES_MAX * sizeof(*ids));
-        if (!ids) {
-                granted_list_free(list);
-                return client_error(GPUMEM_E_NO_MEMORY, "host memory for a message");
-        }
         STAILQ_FOREACH(set, list, link)
-        {
-                if (count + set->count > GPUMEM_RETURN_FRAMES_MAX)
-                        break;
-                for (uint32_t i = 0; i < set->count; i++)
-                        ids[count++] = set->frames[i].id;
-        }
-        while (count > 0 && r == 0) {
-                r = client_connection_take_turn(connection,
-                                                wire_deadline_ns(connection->timeout_ms));
-                if (r == 0) {
-                        r = send_return(connection, object, ids, count);
-                        client_connection_pass_turn(connection);
-                }
-                while (count > 0) {
-                        struct granted *first = STAILQ_FIRST(list);
-
-                        count -= first->count;
-                        STAILQ_REMOVE_HEAD(list, link);
-                        free(first);
-                }
-                STAILQ_FOREACH(set, list, link)
-                {
-                        if (count + set->count > GPUMEM_RETURN_FRAMES_MAX)
-                                break;
-                        for (uint32_t i = 0; i < set->count; i++)
-                                ids[count++] = set->frames[i].id;
-                }
-        }
-        granted_list_free(list);
-        free(ids);
+        sets++;
+        *untold = 0;
+        if (sets == 0)
+                return 0;
+        owed_return(&session->owed, object, list);
+        r = owed_tell(session);
+        /* What is owed is told in order: these are the last. */
+        *untold = owed_sets(&session->owed, object);
+        if (*untold > sets)
+                *untold = sets;
         return r;
+}
+
+/* Frames that were granted but not imported. */
+static void owe_ids(struct gpumem *session, uint64_t object, const uint64_t *ids, uint32_t count)
+{
+        struct granted *set = malloc(sizeof(*set) + count * sizeof(set->frames[0]));
+        struct granted_list list = STAILQ_HEAD_INITIALIZER(list);
+
+        /* (Without host memory for this the frames are the daemon's again when the object is
+         * destroyed.) */
+        if (!set)
+                return;
+        set->count = count;
+        for (uint32_t i = 0; i < count; i++)
+                set->frames[i] = (struct granted_frame){.id = ids[i]};
+        STAILQ_INSERT_TAIL(&list, set, link);
+        owed_return(&session->owed, object, &list);
 }
 
 void granted_late(void *userdata, union connection_message *reply, struct wire_fds *fds)
@@ -134,26 +104,19 @@ void granted_late(void *userdata, union connection_message *reply, struct wire_f
         struct gpumem *session = userdata;
 
         switch (reply->header.type) {
-        case GPUMEM_MESSAGE_GRANT_REPLY: {
-                uint32_t count = reply->grant_reply.frames;
-                uint64_t object = reply->grant_reply.object;
-                uint64_t ids[GPUMEM_MESSAGE_FDS_MAX];
-
+        case GPUMEM_MESSAGE_GRANT_REPLY:
                 wire_fds_deinit(fds);
-                memcpy(ids, reply->grant_reply.frame_ids, count * sizeof(*ids));
-                send_return(&session->connection, object, ids, count);
+                owe_ids(session, reply->grant_reply.object, reply->grant_reply.frame_ids,
+                        reply->grant_reply.frames);
                 break;
-        }
-        case GPUMEM_MESSAGE_OBJECT_CREATE_REPLY: {
-                struct gpumem_message_object_destroy request = {
-                        .object = reply->object_create_reply.object,
-                };
-
-                wire_message_init(&request, GPUMEM_MESSAGE_OBJECT_DESTROY, 0);
-                client_connection_exchange(&session->connection, &request.header, 0);
+        case GPUMEM_MESSAGE_OBJECT_CREATE_REPLY:
+                owed_destroy(&session->owed, reply->object_create_reply.object);
                 break;
+        default:
+                return;
         }
-        }
+        /* Whoever has the turn has a request of its own. */
+        grower_wake(&session->grower);
 }
 
 /* Imports `sets` sets and closes the descriptors. On failure nothing stays imported, or *stuck says
@@ -222,6 +185,8 @@ static int request_once(struct gpumem *session, uint64_t object, uint32_t sets, 
         r = client_connection_take_turn(connection, wire_deadline_ns(connection->timeout_ms));
         if (r < 0)
                 return r;
+        /* What is to go back comes first: it may be what is asked for. */
+        owed_send(session);
         r = client_connection_exchange(connection, &request.header, wait_ms);
         if (r == 0 && (connection->message->grant_reply.object != object ||
                        connection->message->grant_reply.frames != request.frames)) {
@@ -242,13 +207,11 @@ static int request_once(struct gpumem *session, uint64_t object, uint32_t sets, 
                 return r;
 
         r = import_frames(session, ids, &fds, sets, frames, list, &stuck);
-        if (r < 0 && !stuck &&
-            client_connection_take_turn(connection, wire_deadline_ns(connection->timeout_ms)) ==
-                    0) {
+        if (r < 0 && !stuck) {
                 struct client_message why = client_message_keep();
 
-                send_return(connection, object, ids, request.frames);
-                client_connection_pass_turn(connection);
+                owe_ids(session, object, ids, request.frames);
+                owed_tell(session);
                 client_message_restore(r, &why);
         }
         return r;

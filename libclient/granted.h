@@ -3,7 +3,7 @@
  * Frames that the daemon has granted to this process and that are imported: physical memory without
  * an address. Whoever holds a struct granted maps it (address_space.h), and in the end unmaps it
  * and gives it back. Giving back is: release the handles, then RETURN; the frame ids are the
- * daemon's.
+ * daemon's. What it cannot be told now is owed (owed.h).
  */
 #ifndef LIBCLIENT_GRANTED_H
 #define LIBCLIENT_GRANTED_H
@@ -25,7 +25,8 @@ struct granted_frame {
 
 struct granted {
         STAILQ_ENTRY(granted) link;
-        uint32_t count;
+        uint64_t object; /* while it is owed */
+        uint32_t count;  /* owed, and 0: the object is to be destroyed */
         struct granted_frame frames[];
 };
 
@@ -46,22 +47,24 @@ int granted_request(struct gpumem *session, uint64_t object, uint32_t sets, uint
 
 /* Releases the handles of every set and gives the frames back; frees and empties the list. A set
  * whose handle cannot be released is kept from the daemon (it may still be in use) and lost to this
- * session: GPUMEM_E_DEVICE. GPUMEM_E_DOWN and such: the daemon could not be told. Call without
- * locks. */
+ * session: GPUMEM_E_DEVICE. GPUMEM_E_DOWN. GPUMEM_E_TIMEOUT: the daemon will be told later. Call
+ * without locks. */
 int granted_return(struct gpumem *session, uint64_t object, struct granted_list *list);
 
 /* The first half: releases the handles. Sets whose handles cannot be released are freed and counted
  * in *lost; the others stay in the list. 0 or GPUMEM_E_DEVICE. */
 int granted_release(struct gpumem *session, struct granted_list *list, uint32_t *lost);
 
-/* The second half: RETURN for sets whose handles are released; frees and empties the list. Call
+/* The second half: RETURN for sets whose handles are released; empties the list. As
+ * granted_return(); *untold: so many of them the daemon does not know to be returned yet. Call
  * without locks. */
-int granted_tell(struct gpumem *session, uint64_t object, struct granted_list *list);
+int granted_tell(struct gpumem *session, uint64_t object, struct granted_list *list,
+                 uint32_t *untold);
 
 /* Frees the sets, nothing else. */
 void granted_list_free(struct granted_list *list);
 
-/* connection.late: gives back what a late reply has granted or made. */
+/* connection.late: owes what a late reply has granted or made. */
 void granted_late(void *userdata, union connection_message *reply, struct wire_fds *fds);
 
 #endif

@@ -19,7 +19,8 @@
 #define SLEEP_MAX_MS       1000
 #define WANTED_MS          400 /* a reclaim event holds good: whoever waits longer asks again */
 #define WANTED_PAUSE_MS    20
-#define BOUNDARY_UNITS_MAX 8 /* emptied before one batch: it waits for the copies */
+#define OWED_PAUSE_MS      50 /* what could not be told is tried again after */
+#define BOUNDARY_UNITS_MAX 8  /* emptied before one batch: it waits for the copies */
 
 void grower_init(struct grower *grower)
 {
@@ -38,6 +39,8 @@ void grower_wake(struct grower *grower)
 {
         uint64_t one = 1;
 
+        if (grower->wake_fd < 0)
+                return; /* not started yet */
         if (atomic_exchange(&grower->woken, true))
                 return;
         /* Cannot fail: the counter is far from full and the descriptor is ours. */
@@ -233,6 +236,8 @@ static uint64_t work(struct gpumem *session)
 
         serve_events(session);
         next = serve_wanted(session);
+        if (owed_retry(session))
+                next = sooner(next, wire_now_ns() + OWED_PAUSE_MS * MS);
         for (struct gpumem_kv *kv = session_next_pool(session, NULL); kv;
              kv = session_next_pool(session, kv)) {
                 uint64_t now = wire_now_ns();

@@ -11,7 +11,7 @@
  * pool had no batch for that long, and then sparse units are evacuated and given back as well. On a
  * reclaim event empty units go at once, then sparse ones, and the reserve is not fetched again for
  * a second. What is still wanting then, because batches hold the sparse units' pages, is moved as
- * the next batches begin.
+ * the next batches begin. What the daemon could not be told (owed.h) is told as soon as it answers.
  */
 #ifndef LIBCLIENT_GROWER_H
 #define LIBCLIENT_GROWER_H

@@ -337,7 +337,7 @@ GPUMEM_API int gpumem_kv_get_stats(struct gpumem_kv *kv, struct gpumem_kv_stats 
                 .granted_bytes = kv_units_granted(kv) * kv->geometry.unit_bytes,
                 .granted_bytes_peak = kv->granted_bytes_peak,
                 .units_grown = kv->units_grown,
-                .units_returned = kv->units_returned,
+                .units_returned = kv->units_returned - owed_sets(&kv->session->owed, kv->object),
                 .grow_waits = kv->grow_waits,
                 .copies = kv->copies,
                 .pins = pin_outstanding(&kv->pins),

@@ -17,7 +17,7 @@ void kv_poll(struct gpumem_kv *kv)
 uint32_t kv_units_granted(const struct gpumem_kv *kv)
 {
         return kv->units_mapped + kv->units_leaving + kv->units_stuck + kv->units_lost +
-               kv->units_ready;
+               kv->units_ready + owed_sets(&kv->session->owed, kv->object);
 }
 
 uint32_t kv_room(const struct gpumem_kv *kv)
@@ -173,6 +173,17 @@ static int wait_for_leaving(struct gpumem_kv *kv)
         return 1;
 }
 
+/* Units have gone, but the daemon does not know yet, and would not grant others for them. */
+static int tell_what_is_owed(struct gpumem_kv *kv)
+{
+        int r;
+
+        lock_release(&kv->lock);
+        r = owed_tell(kv->session);
+        lock_take(&kv->lock, LOCK_POOL);
+        return r < 0 && owed_sets(&kv->session->owed, kv->object) > 0 ? r : 1;
+}
+
 int kv_provide(struct gpumem_kv *kv, uint64_t pages, uint64_t deadline_ns, bool *full)
 {
         uint32_t per_unit = kv->geometry.layout.pages_per_unit;
@@ -207,6 +218,8 @@ int kv_provide(struct gpumem_kv *kv, uint64_t pages, uint64_t deadline_ns, bool 
         units = kv_room(kv);
         if (units == 0 && kv->units_leaving > 0)
                 return wait_for_leaving(kv);
+        if (units < missing && owed_sets(&kv->session->owed, kv->object) > 0)
+                return tell_what_is_owed(kv);
         if (units < missing && kv->units_leaving == 0 && kv->units_asked == 0) {
                 *full = true;
                 return explain_full(kv, pages);
@@ -346,7 +359,7 @@ int kv_give_back(struct gpumem_kv *kv, uint64_t units, uint64_t *bytes)
                 return client_error_driver(kv->session->driver, scope.result, "cuCtxPushCurrent");
         while (units > 0) {
                 struct give_back round;
-                uint32_t most, returned, lost;
+                uint32_t most, returned, lost, untold;
                 int r;
 
                 /* One RETURN each round: the daemon has them soon, and nobody waits long. */
@@ -362,7 +375,7 @@ int kv_give_back(struct gpumem_kv *kv, uint64_t units, uint64_t *bytes)
                 r = granted_release(kv->session, &round.list, &lost);
                 if (r < 0)
                         result = r;
-                r = granted_tell(kv->session, kv->object, &round.list);
+                r = granted_tell(kv->session, kv->object, &round.list, &untold);
                 if (r < 0)
                         result = r;
 
@@ -375,7 +388,8 @@ int kv_give_back(struct gpumem_kv *kv, uint64_t units, uint64_t *bytes)
                 }
                 kv->units_returned += returned;
                 lock_release(&kv->lock);
-                *bytes += returned * kv->geometry.unit_bytes;
+                /* (The others count when the daemon knows.) */
+                *bytes += (returned - untold) * kv->geometry.unit_bytes;
                 units -= round.sets;
                 if (round.sets < most)
                         break;

@@ -68,14 +68,10 @@ int session_object_create(struct gpumem *session, enum gpumem_object_kind kind,
         return r;
 }
 
-int session_object_destroy(struct gpumem *session, uint64_t object)
+void session_object_destroy(struct gpumem *session, uint64_t object)
 {
-        struct gpumem_message_object_destroy request = {.object = object};
-        struct gpumem_message_object_destroy_reply reply;
-
-        wire_message_init(&request, GPUMEM_MESSAGE_OBJECT_DESTROY, 0);
-        return client_connection_request(&session->connection, &request.header, &reply,
-                                         sizeof(reply));
+        owed_destroy(&session->owed, object);
+        owed_tell(session);
 }
 
 int session_kernels(struct gpumem *session, struct kernel_pool **out)
@@ -352,6 +348,7 @@ static void close_session(struct gpumem *session)
         if (session->growing)
                 grower_stop(&session->grower);
         grower_deinit(&session->grower);
+        owed_deinit(&session->owed);
         if (session->kernels)
                 kernel_pool_free(session->kernels);
         if (session->connected)
@@ -401,6 +398,7 @@ GPUMEM_API int gpumem_connect(struct gpumem **out, const struct gpumem_options *
         pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
         pthread_cond_init(&session->released, &attributes);
         pthread_condattr_destroy(&attributes);
+        owed_init(&session->owed);
         grower_init(&session->grower);
 
         r = connect_session(session, options);

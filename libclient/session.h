@@ -12,6 +12,7 @@
  *   3. gpumem.gate             only where mappings may not change beside kernels: held while a
  *                              mapping changes, and while a pin begins
  *   4. client_connection.lock  the turn and the queue for it; never held across a system call
+ *   5. owed.lock               what the daemon has still to be told
  *
  * None of them is held while the daemon is waited for; what is held then is the turn of the
  * connection, which is no lock: it is passed on after one round trip.
@@ -32,6 +33,7 @@
 #include "libclient/driver/driver.h"
 #include "libclient/granted.h"
 #include "libclient/grower.h"
+#include "libclient/owed.h"
 
 struct gpumem_buffer;
 struct gpumem_kv;
@@ -62,6 +64,7 @@ struct gpumem {
         struct buffer_list buffers;
         struct kernel_pool *kernels; /* made when first needed */
 
+        struct owed owed; /* has a lock of its own */
         struct grower grower;
         bool growing; /* the thread was started */
 };
@@ -112,11 +115,11 @@ enum session_range session_range(struct gpumem *session, uint64_t address, uint6
 /* The threads that run CPU kernels. GPUMEM_E_NO_MEMORY. */
 int session_kernels(struct gpumem *session, struct kernel_pool **out);
 
-/* OBJECT_CREATE and OBJECT_DESTROY. */
+/* OBJECT_CREATE and OBJECT_DESTROY. The latter is owed if the daemon cannot be told now. */
 int session_object_create(struct gpumem *session, enum gpumem_object_kind kind,
                           uint32_t unit_frames, uint64_t frames_max, const char *name,
                           uint64_t *object);
-int session_object_destroy(struct gpumem *session, uint64_t object);
+void session_object_destroy(struct gpumem *session, uint64_t object);
 
 /* Copies a name for people into a field of GPUMEM_NAME_MAX bytes: GPUMEM_E_INVALID if it is too
  * long or not plain text. NULL: "". */

@@ -219,6 +219,46 @@ static void test_garbage(void)
         }
 }
 
+static struct client_connection *late_connection;
+
+/* Asks something itself, and gets no answer in time. */
+static void late_asks(void *userdata, union connection_message *reply, struct wire_fds *fds)
+{
+        struct gpumem_message_meminfo request;
+
+        late(userdata, reply, fds);
+        if (late_count > 1)
+                return;
+        wire_message_init(&request, GPUMEM_MESSAGE_MEMINFO, 0);
+        CU_ASSERT_EQUAL(client_connection_exchange(late_connection, &request.header, 0),
+                        GPUMEM_E_TIMEOUT);
+}
+
+/* One request is outstanding, whatever the handler of a late reply does. */
+static void test_late_twice(void)
+{
+        struct peer peer;
+        uint64_t bytes;
+
+        open_pair(&peer, 150);
+        late_connection = &peer.connection;
+        peer.connection.late = late_asks;
+        CU_ASSERT_EQUAL(ask(&peer, &bytes), GPUMEM_E_TIMEOUT);
+        CU_ASSERT_EQUAL(read_serial(peer.fd), 1);
+        send_meminfo_reply(peer.fd, 1, 1);
+        CU_ASSERT_EQUAL(ask(&peer, &bytes), GPUMEM_E_TIMEOUT);
+        CU_ASSERT_EQUAL(late_count, 1);
+        /* The handler's request, and no other. */
+        CU_ASSERT_EQUAL(read_serial(peer.fd), 2);
+        CU_ASSERT_EQUAL(recv(peer.fd, &bytes, sizeof(bytes), MSG_DONTWAIT), -1);
+        send_meminfo_reply(peer.fd, 2, 2);
+        send_meminfo_reply(peer.fd, 3, 3);
+        CU_ASSERT_EQUAL(ask(&peer, &bytes), 0);
+        CU_ASSERT_EQUAL(bytes, 3);
+        CU_ASSERT_EQUAL(late_count, 2);
+        close_pair(&peer);
+}
+
 /* C14: no answer costs the deadline; the late answer is settled before the next request, whether
  * somebody asks or the session's thread listens. */
 static void test_late(void)
@@ -449,6 +489,7 @@ int main(void)
         CU_add_test(suite, "errors are typed", test_error_reply);
         CU_add_test(suite, "garbage is the end", test_garbage);
         CU_add_test(suite, "C14 late replies", test_late);
+        CU_add_test(suite, "C14 late again", test_late_twice);
         CU_add_test(suite, "C14 turns have deadlines", test_turn_deadline);
         CU_add_test(suite, "four threads", test_threads);
         CU_add_test(suite, "C14 what was not sent was not asked", test_queue_full);
