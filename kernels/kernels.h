@@ -146,6 +146,10 @@ enum kernel_isa {
 /* The instruction set in use: the best this machine has, or the one that the environment variable
  * GPUMEM_CPU_ISA (portable, avx512) names, if the machine has it. Decided once. */
 enum kernel_isa kernel_cpu_isa(void);
+/* Does GPUMEM_CPU_ISA, if it is set, name one of them? NULL: yes; otherwise what it says instead.
+ * (A name that this machine does not have is no mistake: it gets the best it has.) */
+const char *kernel_cpu_isa_mistake(void);
+#define KERNEL_ISA_NAMES "portable or avx512"
 const char *kernel_isa_name(enum kernel_isa isa);
 
 /* The operands must have passed the check. pool may be NULL: the calling thread does it all.

@@ -166,6 +166,22 @@ GPUMEM_API int gpumem_buffer_create(struct gpumem *session, uint64_t bytes, cons
         return 0;
 }
 
+/* Unmaps it, and it is no more. False: mappings could not change until the deadline. */
+static bool leave(struct gpumem_buffer *buffer, uint64_t deadline_ns)
+{
+        struct gpumem *session = buffer->session;
+        CONTEXT_SCOPE(scope, session->driver, session->context);
+
+        if (session_gate_close(session, deadline_ns) < 0)
+                return false;
+        if (address_space_unmap(&buffer->space, 0,
+                                (uint32_t)(buffer->space.bytes / buffer->space.frame_bytes)) < 0)
+                buffer->stuck = true;
+        session_gate_open(session);
+        discard(buffer);
+        return true;
+}
+
 void buffer_forget(struct gpumem_buffer *buffer)
 {
         granted_list_free(&buffer->frames);
@@ -189,16 +205,36 @@ GPUMEM_API struct gpumem_buffer *gpumem_buffer_free(struct gpumem_buffer *buffer
         lock_take(&buffer->session->lock, LOCK_SESSION);
         TAILQ_REMOVE(&buffer->session->buffers, buffer, link);
         lock_release(&buffer->session->lock);
-        {
-                CONTEXT_SCOPE(scope, buffer->session->driver, buffer->session->context);
+        if (!leave(buffer, session_deadline_ns(buffer->session))) {
+                struct gpumem *session = buffer->session;
 
-                if (address_space_unmap(
-                            &buffer->space, 0,
-                            (uint32_t)(buffer->space.bytes / buffer->space.frame_bytes)) < 0)
-                        buffer->stuck = true;
+                lock_take(&session->lock, LOCK_SESSION);
+                TAILQ_INSERT_TAIL(&session->leaving, buffer, link);
+                lock_release(&session->lock);
+                grower_wake(&session->grower);
         }
-        discard(buffer);
         return NULL;
+}
+
+bool buffers_leave(struct gpumem *session)
+{
+        struct gpumem_buffer *buffer;
+
+        for (;;) {
+                lock_take(&session->lock, LOCK_SESSION);
+                buffer = TAILQ_FIRST(&session->leaving);
+                if (buffer)
+                        TAILQ_REMOVE(&session->leaving, buffer, link);
+                lock_release(&session->lock);
+                if (!buffer)
+                        return false;
+                if (leave(buffer, 0))
+                        continue;
+                lock_take(&session->lock, LOCK_SESSION);
+                TAILQ_INSERT_HEAD(&session->leaving, buffer, link);
+                lock_release(&session->lock);
+                return true;
+        }
 }
 
 GPUMEM_API gpumem_address gpumem_buffer_address(const struct gpumem_buffer *buffer)

@@ -15,6 +15,10 @@ struct gpumem_buffer {
         bool stuck;                 /* something could not be unmapped: nothing is given back */
 };
 
+/* Unmaps buffers that were freed while mappings could not change, if they can now. Is there one
+ * left? Call without locks. */
+bool buffers_leave(struct gpumem *session);
+
 /* Frees the child's copy after a fork(), unlinked: host memory only. */
 void buffer_forget(struct gpumem_buffer *buffer);
 

@@ -110,6 +110,8 @@ void client_connection_deinit(struct client_connection *connection)
         if (connection->fd < 0)
                 return;
         wire_fds_deinit(&connection->fds);
+        /* A child that was forked may have the descriptor as well. */
+        shutdown(connection->fd, SHUT_RDWR);
         close(connection->fd);
         connection->fd = -1;
         free(connection->message);

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "libclient/buffer.h"
 #include "libclient/error.h"
 #include "libclient/kv_evacuate.h"
 
@@ -20,6 +21,7 @@
 #define WANTED_MS          400 /* a reclaim event holds good: whoever waits longer asks again */
 #define WANTED_PAUSE_MS    20
 #define OWED_PAUSE_MS      50 /* what could not be told is tried again after */
+#define LEAVING_PAUSE_MS   20 /* a buffer waits until mappings may change */
 #define BOUNDARY_UNITS_MAX 8  /* emptied before one batch: it waits for the copies */
 
 void grower_init(struct grower *grower)
@@ -236,6 +238,8 @@ static uint64_t work(struct gpumem *session)
 
         serve_events(session);
         next = serve_wanted(session);
+        if (buffers_leave(session))
+                next = sooner(next, wire_now_ns() + LEAVING_PAUSE_MS * MS);
         if (owed_retry(session))
                 next = sooner(next, wire_now_ns() + OWED_PAUSE_MS * MS);
         for (struct gpumem_kv *kv = session_next_pool(session, NULL); kv;
@@ -349,6 +353,7 @@ int grower_safe_point(struct gpumem *session)
                 if (r < 0)
                         result = r;
         }
+        buffers_leave(session);
         serve_events(session);
         return result;
 }

@@ -67,6 +67,19 @@ static void discard(struct gpumem_kv *kv)
         free(kv);
 }
 
+/* Where the pool's handles begin: far from where those of other pools do, earlier ones at the same
+ * address and other sessions' among them, so that a handle is good in its own pool only. */
+static uint32_t first_generation(const struct gpumem_kv *kv)
+{
+        uint64_t mixed = kv->object * UINT64_C(0x9e3779b97f4a7c15);
+
+        mixed ^= kv->session->hello.session * UINT64_C(0xd6e8feb86659fd93);
+        mixed ^= (uintptr_t)kv;
+        mixed ^= mixed >> 32;
+        mixed *= UINT64_C(0xd6e8feb86659fd93);
+        return (uint32_t)(mixed >> 32);
+}
+
 static int create(struct gpumem_kv *kv, const struct gpumem_kv_options *options)
 {
         struct gpumem *session = kv->session;
@@ -97,9 +110,12 @@ static int create(struct gpumem_kv *kv, const struct gpumem_kv_options *options)
         if (r < 0)
                 return r;
         layout->base = kv->space.base;
-        return session_object_create(session, GPUMEM_OBJECT_KV_POOL, layout->unit_frames,
-                                     (uint64_t)layout->units_max * layout->unit_frames,
-                                     options->name, &kv->object);
+        r = session_object_create(session, GPUMEM_OBJECT_KV_POOL, layout->unit_frames,
+                                  (uint64_t)layout->units_max * layout->unit_frames, options->name,
+                                  &kv->object);
+        if (r == 0)
+                sequence_table_start(&kv->sequences, first_generation(kv));
+        return r;
 }
 
 GPUMEM_API int gpumem_kv_create(struct gpumem *session, const struct gpumem_kv_options *options,

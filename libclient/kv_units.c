@@ -89,7 +89,6 @@ static int map_one(struct gpumem_kv *kv)
         }
         kv->units[unit].state = KV_UNIT_MAPPED;
         kv->units_mapped++;
-        kv->units_grown++;
         page_allocator_add_unit(&kv->pages, unit);
         return 0;
 }
@@ -131,6 +130,7 @@ int kv_fetch(struct gpumem_kv *kv, uint32_t units, uint64_t deadline_ns, uint32_
         if (r == 0) {
                 STAILQ_CONCAT(&kv->ready, &list);
                 kv->units_ready += units;
+                kv->units_grown += units;
                 *got = units;
                 note_peak(kv);
         }

@@ -28,6 +28,11 @@ int sequence_table_init(struct sequence_table *table, struct page_allocator *pag
         return table->sequences ? 0 : -ENOMEM;
 }
 
+void sequence_table_start(struct sequence_table *table, uint32_t generation)
+{
+        table->generation = generation;
+}
+
 void sequence_table_deinit(struct sequence_table *table)
 {
         for (uint32_t i = 0; table->sequences && i < table->unused; i++)

@@ -66,6 +66,8 @@ struct page_copy {
 /* 0 or -ENOMEM. */
 int sequence_table_init(struct sequence_table *table, struct page_allocator *pages, uint32_t size,
                         uint32_t page_shift, uint32_t tokens_max);
+/* Generations begin after this one; before the first sequence is made. */
+void sequence_table_start(struct sequence_table *table, uint32_t generation);
 void sequence_table_deinit(struct sequence_table *table); /* references are not released */
 
 /* NULL: stale, or never a sequence. */

@@ -382,6 +382,10 @@ GPUMEM_API int gpumem_connect(struct gpumem **out, const struct gpumem_options *
                 return client_error(GPUMEM_E_INVALID, "timeout_ms is at most %d", TIMEOUT_MAX_MS);
         if (options->cpu_threads > 1024)
                 return client_error(GPUMEM_E_INVALID, "cpu_threads is at most 1024");
+        if (kernel_cpu_isa_mistake())
+                return client_error(GPUMEM_E_INVALID,
+                                    "GPUMEM_CPU_ISA is \"%s\"; it must be " KERNEL_ISA_NAMES,
+                                    kernel_cpu_isa_mistake());
         session = calloc(1, sizeof(*session));
         if (!session)
                 return client_error(GPUMEM_E_NO_MEMORY, "host memory for a session");
@@ -392,6 +396,7 @@ GPUMEM_API int gpumem_connect(struct gpumem **out, const struct gpumem_options *
         TAILQ_INIT(&session->pools);
         TAILQ_INIT(&session->stranded);
         TAILQ_INIT(&session->buffers);
+        TAILQ_INIT(&session->leaving);
         pthread_mutex_init(&session->gate, NULL);
         pthread_mutex_init(&session->lock, NULL);
         pthread_condattr_init(&attributes);
@@ -448,8 +453,11 @@ GPUMEM_API struct gpumem *gpumem_disconnect(struct gpumem *session)
                         TAILQ_INSERT_TAIL(&session->stranded, kv, link);
                 }
         }
-        while ((buffer = TAILQ_FIRST(&session->buffers)))
-                gpumem_buffer_free(buffer);
+        if (TAILQ_EMPTY(&session->stranded) || !session_is_gated(session)) {
+                while ((buffer = TAILQ_FIRST(&session->buffers)))
+                        gpumem_buffer_free(buffer);
+                buffers_leave(session);
+        }
         if (!TAILQ_EMPTY(&session->stranded)) {
                 /* Kernels may still come to the session's memory, too: it stays. */
                 grower_stop(&session->grower);

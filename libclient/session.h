@@ -62,6 +62,7 @@ struct gpumem {
         struct kv_list pools;
         struct kv_list stranded; /* left at disconnect: a stream would not end */
         struct buffer_list buffers;
+        struct buffer_list leaving;  /* freed, but mappings could not change yet */
         struct kernel_pool *kernels; /* made when first needed */
 
         struct owed owed; /* has a lock of its own */

@@ -244,7 +244,9 @@ struct gpumem_kv_stats {
         uint64_t units_ready; /* granted and imported, not yet mapped */
         uint64_t granted_bytes;
         uint64_t granted_bytes_peak;
-        uint64_t units_grown, units_returned; /* counts since creation */
+        /* Counts since creation: units that came from the daemon, and that it has back. The
+         * difference is granted_bytes. */
+        uint64_t units_grown, units_returned;
         uint64_t grow_waits; /* times a batch had to fetch a unit itself because none was ready */
         uint64_t copies;     /* pages copied on write, or at fork */
         uint64_t pins;       /* not over yet: of batches begun, of batches ended that their stream
@@ -320,9 +322,9 @@ GPUMEM_API int gpumem_batch_begin(struct gpumem_kv *kv, const gpumem_seq *seqs, 
                                   uint32_t wait_ms, struct gpumem_batch **out);
 GPUMEM_API const struct gpumem_batch_view *gpumem_batch_get_view(const struct gpumem_batch *batch);
 /* Ends the pin when `stream` reaches this point; the batch must not be used afterwards, whatever
- * the result. On failure the pin ends when all work that was submitted to the context before is done
- * (the call does not wait for that). GPUMEM_E_INVALID: `stream` is none of the context's, or gone;
- * GPUMEM_E_DEVICE. */
+ * the result. On failure the pin ends when all work that was submitted to the context before is
+ * done (the call does not wait for that). GPUMEM_E_INVALID: `stream` is none of the context's, or
+ * gone; GPUMEM_E_DEVICE. */
 GPUMEM_API int gpumem_batch_end(struct gpumem_batch *batch, gpumem_stream stream);
 /* For a batch whose new tokens will not be computed: gives the sequences their old lengths back and
  * ends the pin as batch_end does. */

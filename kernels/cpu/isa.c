@@ -43,6 +43,16 @@ static enum kernel_isa isa_choose(void)
         return KERNEL_ISA_PORTABLE;
 }
 
+const char *kernel_cpu_isa_mistake(void)
+{
+        const char *name = getenv("GPUMEM_CPU_ISA");
+
+        if (!name || !*name || strcmp(name, kernel_isa_name(KERNEL_ISA_PORTABLE)) == 0 ||
+            strcmp(name, kernel_isa_name(KERNEL_ISA_AVX512)) == 0)
+                return NULL;
+        return name;
+}
+
 enum kernel_isa kernel_cpu_isa(void)
 {
         /* Two first callers at once find the same answer, so the order in which they store it is no

@@ -366,6 +366,10 @@ int main(int argc, char **argv)
                          "release computes on the CPU, on the simulated driver (--driver "
                          "simulated or GPUMEM_DRIVER=simulated) or with --reference");
                 code = complain(GEN_EXIT_UNSUPPORTED, &error);
+        } else if (kernel_cpu_isa_mistake()) {
+                gen_fail(&error, -EINVAL, "GPUMEM_CPU_ISA is \"%s\"; it must be " KERNEL_ISA_NAMES,
+                         kernel_cpu_isa_mistake());
+                code = complain(GEN_EXIT_USAGE, &error);
         } else {
                 catch_signals();
                 code = run(program);
