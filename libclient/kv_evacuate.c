@@ -295,7 +295,8 @@ static int submit(struct evacuation *e)
                 return client_message_restore(r, &why);
         }
         ended = pin_end(&kv->pins, e->pin, kv->evacuation_stream);
-        return ended;
+        /* (The stream is the pool's own: whatever it is, it is no wrong argument.) */
+        return ended < 0 ? GPUMEM_E_DEVICE : 0;
 }
 
 /* Until the copies are done, with the lock taken again and again. */
