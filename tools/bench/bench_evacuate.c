@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How much memory comes back, and how soon, from an engine whose pool holds one live page in each
- * of its units, when another engine asks for everything that is free.
+ * of its units, when other sessions ask for everything that is free, all at once.
  *
  * Expected before measuring: the daemon asks at once, the library's thread copies one page a unit
  * (some 64 KiB each, one round of copies for all), and gives back 64 units a message: a few
@@ -22,6 +22,7 @@
 
 #define FRAME_BYTES (UINT64_C(2) << 20)
 #define PAGE_TOKENS 16
+#define TAKERS_MAX  8
 #define WAIT_NS     UINT64_C(1000000000)
 
 struct engine {
@@ -141,41 +142,75 @@ static void *watch_pool(void *userdata)
         return NULL;
 }
 
-/* Another session takes all there is, as it comes. */
-static int take_all(const struct gpumem_options *options, uint64_t free_bytes,
-                    struct figures *figures)
+/* One of the sessions that together ask for all there is: each for what one grant can carry. */
+struct taker {
+        const struct gpumem_options *options;
+        uint64_t deadline_ns;
+        uint32_t frames, got;
+        int error;
+        pthread_t thread;
+};
+
+static void *take(void *userdata)
 {
+        struct taker *taker = userdata;
         struct granted_list list = STAILQ_HEAD_INITIALIZER(list);
-        uint32_t chunk = GPUMEM_MESSAGE_FDS_MAX;
         struct gpumem *session = NULL;
-        uint64_t object, start;
-        int error = gpumem_connect(&session, options);
+        uint32_t chunk = taker->frames;
+        uint64_t object;
+        int error = gpumem_connect(&session, taker->options);
 
-        if (error < 0)
-                return error;
-        error = session_object_create(session, GPUMEM_OBJECT_BUFFER, 1, free_bytes / FRAME_BYTES,
-                                      "all", &object);
-        start = bench_now_ns();
-        /* As a buffer does: as much as one grant can carry, and waiting; what is left when the
-         * second is over, in smaller pieces. */
-        while (error == 0 && figures->granted_bytes + FRAME_BYTES <= free_bytes) {
-                uint64_t left = (free_bytes - figures->granted_bytes) / FRAME_BYTES;
-                uint32_t frames = left < chunk ? (uint32_t)left : chunk;
+        if (error == 0)
+                error = session_object_create(session, GPUMEM_OBJECT_BUFFER, 1, taker->frames,
+                                              "all", &object);
+        /* What is not there when the time is over is taken in smaller pieces. */
+        while (error == 0 && taker->got < taker->frames && chunk > 0) {
+                uint32_t left = taker->frames - taker->got;
+                uint32_t frames = left < chunk ? left : chunk;
 
-                error = granted_request(session, object, 1, frames, start + WAIT_NS, &list);
+                error = granted_request(session, object, 1, frames, taker->deadline_ns, &list);
                 if (error == 0)
-                        figures->granted_bytes += frames * FRAME_BYTES;
+                        taker->got += frames;
                 if (error != GPUMEM_E_AGAIN)
                         continue;
                 error = 0;
                 chunk = frames / 2;
-                if (chunk == 0)
-                        break;
         }
-        if (error == 0)
-                error = granted_return(session, object, &list);
+        taker->error = error;
+        if (session && error == 0)
+                taker->error = granted_return(session, object, &list);
         granted_list_free(&list);
         gpumem_disconnect(session);
+        return NULL;
+}
+
+/* Others ask for everything, all at once. */
+static int take_all(const struct gpumem_options *options, uint64_t free_bytes,
+                    struct figures *figures)
+{
+        uint32_t left = (uint32_t)(free_bytes / FRAME_BYTES);
+        struct taker takers[TAKERS_MAX] = {{.options = NULL}};
+        uint32_t count = 0;
+        int error = 0;
+
+        for (; left > 0 && count < TAKERS_MAX; count++) {
+                takers[count] = (struct taker){
+                        .options = options,
+                        .deadline_ns = bench_now_ns() + WAIT_NS,
+                        .frames = left < GPUMEM_MESSAGE_FDS_MAX ? left : GPUMEM_MESSAGE_FDS_MAX,
+                };
+                if (pthread_create(&takers[count].thread, NULL, take, &takers[count]) != 0) {
+                        error = -EAGAIN;
+                        break;
+                }
+                left -= takers[count].frames;
+        }
+        for (uint32_t i = 0; i < count; i++) {
+                pthread_join(takers[i].thread, NULL);
+                figures->granted_bytes += takers[i].got * FRAME_BYTES;
+                if (takers[i].error < 0)
+                        error = takers[i].error;
+        }
         return error;
 }
 
