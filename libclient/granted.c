@@ -69,7 +69,9 @@ int granted_tell(struct gpumem *session, uint64_t object, struct granted_list *l
         int r;
 
         STAILQ_FOREACH(set, list, link)
-        sets++;
+        {
+                sets++;
+        }
         *untold = 0;
         if (sets == 0)
                 return 0;

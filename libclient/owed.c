@@ -26,7 +26,9 @@ void owed_return(struct owed *owed, uint64_t object, struct granted_list *list)
         if (STAILQ_EMPTY(list))
                 return;
         STAILQ_FOREACH(set, list, link)
-        set->object = object;
+        {
+                set->object = object;
+        }
         lock_take(&owed->lock, LOCK_OWED);
         STAILQ_CONCAT(&owed->list, list);
         atomic_store(&owed->any, true);
@@ -56,7 +58,10 @@ uint32_t owed_sets(struct owed *owed, uint64_t object)
                 return 0;
         lock_take(&owed->lock, LOCK_OWED);
         STAILQ_FOREACH(set, &owed->list, link)
-        sets += set->object == object && set->count > 0;
+        {
+                /* cppcheck-suppress uninitvar */
+                sets += set->object == object && set->count > 0;
+        }
         lock_release(&owed->lock);
         return sets;
 }
@@ -71,7 +76,9 @@ static uint32_t gather(struct owed *owed, struct gpumem_message_return *request)
         STAILQ_FOREACH(set, &owed->list, link)
         {
                 if (sets == 0)
+                        /* cppcheck-suppress uninitvar */
                         request->object = set->object;
+                /* cppcheck-suppress uninitvar */
                 if (set->object != request->object || (set->count == 0 && sets > 0) ||
                     request->frames + set->count > GPUMEM_RETURN_FRAMES_MAX)
                         break;
