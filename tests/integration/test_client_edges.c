@@ -174,6 +174,44 @@ static void test_unit_counts(void)
         client_test_check(process);
 }
 
+/* A pool in use keeps its reserve, and gives back what is beyond it. */
+static void test_surplus(void)
+{
+        struct gpumem *session = client_test_connect(process, "surplus");
+        struct gpumem_kv_options options = client_test_kv_options();
+        struct gpumem_kv_geometry geometry;
+        struct gpumem_kv_stats stats = {0};
+        struct gpumem_kv *kv;
+        gpumem_seq seq, busy;
+        uint64_t end;
+
+        options.reserve_units = 1;
+        options.idle_trim_ms = 100;
+        CLIENT_TEST_OK(gpumem_kv_create(session, &options, &kv));
+        gpumem_kv_get_geometry(kv, &geometry);
+        CLIENT_TEST_OK(gpumem_seq_create(kv, &busy));
+        CLIENT_TEST_OK(gpumem_seq_create(kv, &seq));
+        CLIENT_TEST_OK(gpumem_seq_append(kv, busy, 1, driver.stream, 1000));
+        for (int i = 0; i < 5; i++)
+                CLIENT_TEST_OK(gpumem_seq_append(kv, seq,
+                                                 geometry.pages_per_unit * geometry.page_tokens,
+                                                 driver.stream, 1000));
+        CLIENT_TEST_OK(gpumem_kv_get_stats(kv, &stats));
+        CU_ASSERT(stats.units_mapped >= 6);
+        CLIENT_TEST_OK(gpumem_seq_free(kv, seq));
+        end = client_test_now_ms() + 5000;
+        do {
+                CLIENT_TEST_OK(gpumem_seq_truncate(kv, busy, 0));
+                CLIENT_TEST_OK(gpumem_seq_append(kv, busy, 1, driver.stream, 1000));
+                client_test_pause_ms(10);
+                CLIENT_TEST_OK(gpumem_kv_get_stats(kv, &stats));
+        } while (stats.units_mapped + stats.units_ready > 2 && client_test_now_ms() < end);
+        CU_ASSERT_EQUAL(stats.units_mapped + stats.units_ready, 2);
+        CLIENT_TEST_OK(gpumem_kv_free(kv));
+        gpumem_disconnect(session);
+        client_test_check(process);
+}
+
 /* GPUMEM_CPU_ISA is heeded, and what it cannot be is said. */
 static void test_cpu_isa(void)
 {
@@ -211,6 +249,7 @@ int main(void)
         CU_add_test(suite, "handles of other pools", test_foreign_handles);
         CU_add_test(suite, "disconnect beside a child", test_disconnect_beside_child);
         CU_add_test(suite, "a buffer freed beside a kernel", test_gated_buffer);
+        CU_add_test(suite, "units beyond the reserve", test_surplus);
         CU_add_test(suite, "units that come and go", test_unit_counts);
         CU_basic_set_mode(CU_BRM_VERBOSE);
         CU_basic_run_tests();

@@ -177,6 +177,57 @@ static void test_copy_of_fork(void)
         stop(kv);
 }
 
+/* Pages of a freed sequence are nobody's while work may read them: new ones go elsewhere. */
+static void test_reuse_of_freed(void)
+{
+        struct gpumem_kv *kv = start();
+        struct client_test_gate *gate;
+        struct gpumem_kv_stats stats;
+        gpumem_seq seq, next;
+
+        CLIENT_TEST_OK(gpumem_seq_create(kv, &seq));
+        append(kv, seq, 32, 1, driver.stream, 0, false);
+        client_test_synchronize(&driver);
+        gate = client_test_gate_close(&driver);
+        append(kv, seq, 1, 1, driver.stream, 4, true);
+        CLIENT_TEST_OK(gpumem_seq_free(kv, seq));
+        CLIENT_TEST_OK(gpumem_seq_create(kv, &next));
+        append(kv, next, 64, 1000, other, 8, false);
+        CU_ASSERT_EQUAL(driver.driver->stream_synchronize(other), CUDA_SUCCESS);
+        CLIENT_TEST_OK(gpumem_kv_get_stats(kv, &stats));
+        CU_ASSERT_EQUAL(stats.pages_retiring, 3);
+        client_test_gate_open(gate);
+        client_test_synchronize(&driver);
+        CU_ASSERT_DOUBLE_EQUAL(floats(7)[0], 1, 0.001);
+        stop(kv);
+}
+
+/* A cancelled batch leaves the sequence as it was: its length, and what it holds. */
+static void test_cancel(void)
+{
+        struct gpumem_kv *kv = start();
+        const struct gpumem_tensor key = tensor(0), values = tensor(1);
+        const uint32_t tokens = 20;
+        struct gpumem_batch *batch;
+        gpumem_seq seq;
+        uint32_t length = 0;
+
+        CLIENT_TEST_OK(gpumem_seq_create(kv, &seq));
+        append(kv, seq, 20, 1, driver.stream, 0, false);
+        client_test_synchronize(&driver);
+        for (uint32_t i = 0; i < tokens * DIM; i++)
+                floats(1)[i] = 1000;
+        CLIENT_TEST_OK(gpumem_batch_begin(kv, &seq, 1, &tokens, driver.stream, 1000, &batch));
+        CLIENT_TEST_OK(gpumem_kv_write(batch, 0, &key, &values, driver.stream));
+        CLIENT_TEST_OK(gpumem_batch_cancel(batch, driver.stream));
+        CLIENT_TEST_OK(gpumem_seq_length(kv, seq, &length));
+        CU_ASSERT_EQUAL(length, 20);
+        append(kv, seq, 1, 1, driver.stream, 4, true);
+        client_test_synchronize(&driver);
+        CU_ASSERT_DOUBLE_EQUAL(floats(7)[0], 1, 0.001);
+        stop(kv);
+}
+
 /* The batch's end names a stream that is gone: its work is still pending on another, so it stays
  * pinned, and nothing is lost for good. */
 static void test_wrong_stream(void)
@@ -232,6 +283,8 @@ int main(void)
         CU_add_test(suite, "pages of a freed fork that is still read", test_reader_of_freed);
         CU_add_test(suite, "a shared page whose copy is queued", test_copy_of_shared);
         CU_add_test(suite, "a fork's last page whose copy is queued", test_copy_of_fork);
+        CU_add_test(suite, "pages of a freed sequence", test_reuse_of_freed);
+        CU_add_test(suite, "a cancelled batch", test_cancel);
         CU_add_test(suite, "the wrong stream", test_wrong_stream);
         CU_basic_set_mode(CU_BRM_VERBOSE);
         CU_basic_run_tests();
