@@ -223,23 +223,17 @@ int granted_request(struct gpumem *session, uint64_t object, uint32_t sets, uint
                     uint64_t deadline_ns, struct granted_list *list)
 {
         CONTEXT_SCOPE(scope, session->driver, session->context);
-        uint64_t begun_ns;
-        bool waited = false;
         int r;
 
         if (scope.result != CUDA_SUCCESS)
                 return client_error_driver(session->driver, scope.result, "cuCtxPushCurrent");
         if (atomic_load(&session->device_state) == 2)
                 return client_error(GPUMEM_E_DEVICE, "gpumemd says that the device is lost");
-        begun_ns = wire_now_ns();
         r = request_once(session, object, sets, frames, 0, list);
         while (r == GPUMEM_E_AGAIN) {
                 uint64_t now = wire_now_ns();
                 uint64_t left_ms;
 
-                if (now >= deadline_ns && now >= begun_ns + 1000000 && waited)
-                        return client_error_prefix(r, "after %u ms in all",
-                                                   (unsigned)((now - begun_ns) / 1000000));
                 if (now >= deadline_ns)
                         return r;
                 if (session_poll(session) > 0)
@@ -247,7 +241,6 @@ int granted_request(struct gpumem *session, uint64_t object, uint32_t sets, uint
                                 GPUMEM_E_AGAIN,
                                 "not waiting for memory while this session holds %u pins",
                                 session_pins(session));
-                waited = true;
                 left_ms = (deadline_ns - now + 999999) / 1000000;
                 r = request_once(session, object, sets, frames,
                                  left_ms < SLICE_MS ? (uint32_t)left_ms : SLICE_MS, list);
