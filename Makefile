@@ -238,7 +238,7 @@ demo: build
 	$(Q)GPUMEM_BUILD=$(BUILD) exec tools/demo.sh
 
 bench: build
-	$(Q)for b in alloc grant restart; do GPUMEM_BUILD=$(BUILD) $(BUILD)/gpumem-bench $$b --json || exit 1; done
+	$(Q)for b in alloc grant frames clients evacuate restart; do GPUMEM_BUILD=$(BUILD) $(BUILD)/gpumem-bench $$b --json || exit 1; done
 
 # --- documentation, installation -----------------------------------------------------------------
 man: $(MAN_PAGES)

@@ -135,70 +135,101 @@ static int floor_sample(struct floor *base, uint32_t count, double *us)
 /* --- the grant
  * ------------------------------------------------------------------------------------ */
 
+/* Grants `count` frames and maps them at `offset`; they go to the end of `list`. */
 static int grant_sample(struct gpumem *session, struct address_space *space, uint64_t object,
-                        uint32_t count, double *us)
+                        uint32_t count, uint64_t offset, struct granted_list *list, double *us)
 {
-        struct granted_list list = STAILQ_HEAD_INITIALIZER(list);
+        struct granted_list taken = STAILQ_HEAD_INITIALIZER(taken);
         bool stuck;
         uint64_t start = bench_now_ns();
-        int error = granted_request(session, object, 1, count, 0, &list);
+        int error = granted_request(session, object, 1, count, 0, &taken);
 
         if (error < 0)
                 return error;
-        error = address_space_map(space, 0, STAILQ_FIRST(&list), &stuck);
+        error = address_space_map(space, offset, STAILQ_FIRST(&taken), &stuck);
         *us = (double)(bench_now_ns() - start) / 1000;
-        if (error == 0)
-                error = address_space_unmap(space, 0, count);
-        if (error == 0)
-                error = granted_return(session, object, &list);
+        STAILQ_CONCAT(list, &taken);
         return error;
 }
 
-static int measure(struct bench_daemon *daemon, struct floor *base, struct gpumem *session,
-                   struct address_space *space, uint64_t object, uint32_t count, size_t rounds,
-                   struct json_object *out)
+struct figures {
+        struct samples grants, floors, ratios;
+};
+
+/*
+ * `rounds` rounds of `run` grants of `count` frames one after the other, each beside a floor, after
+ * which all go back and the daemon has scrubbed them: that work belongs to no grant. With run = 1
+ * both sides of every sample begin on a machine that was idle for milliseconds.
+ */
+static int measure_rounds(struct bench_daemon *daemon, struct floor *base, struct gpumem *session,
+                          struct address_space *space, uint64_t object, uint32_t count,
+                          uint32_t run, size_t rounds, struct figures *figures)
 {
-        struct samples grants = {0}, floors = {0}, ratios = {0};
-        int error = samples_init(&grants, rounds);
+        int error = 0;
 
-        if (error == 0)
-                error = samples_init(&floors, rounds);
-        if (error == 0)
-                error = samples_init(&ratios, rounds);
-        for (size_t i = 0; error == 0 && i < rounds + rounds / 10; i++) {
-                double grant = 0, least = 1;
+        for (size_t i = 0; error == 0 && i < rounds + rounds / 10 + 1; i++) {
+                struct granted_list list = STAILQ_HEAD_INITIALIZER(list);
+                uint32_t taken;
 
-                /* What was returned is scrubbed first: that work belongs to no grant. */
                 bench_daemon_settle(daemon);
-                error = floor_sample(base, count, &least);
+                for (taken = 0; error == 0 && taken < run; taken++) {
+                        double grant = 0, least = 1;
+
+                        error = floor_sample(base, count, &least);
+                        if (error == 0)
+                                error = grant_sample(session, space, object, count,
+                                                     taken * count * FRAME_BYTES, &list, &grant);
+                        if (error < 0 || i < rounds / 10 + 1) /* the first tenth warms up */
+                                continue;
+                        samples_add(&figures->grants, grant);
+                        samples_add(&figures->floors, least);
+                        samples_add(&figures->ratios, grant / least);
+                }
                 if (error == 0)
-                        error = grant_sample(session, space, object, count, &grant);
-                if (error < 0 || i < rounds / 10) /* the first tenth warms up */
-                        continue;
-                samples_add(&grants, grant);
-                samples_add(&floors, least);
-                samples_add(&ratios, grant / least);
+                        error = address_space_unmap(space, 0, taken * count);
+                if (error == 0)
+                        error = granted_return(session, object, &list);
         }
+        return error;
+}
+
+static void add(struct json_object *out, const char *key, double value)
+{
+        json_object_object_add(out, key, json_object_new_double(value));
+}
+
+static int measure(struct bench_daemon *daemon, struct floor *base, struct gpumem *session,
+                   struct address_space *space, uint64_t object, uint32_t count, uint32_t run,
+                   size_t rounds, struct json_object *out)
+{
+        struct figures figures = {0};
+        int error = samples_init(&figures.grants, rounds * run);
+
+        if (error == 0)
+                error = samples_init(&figures.floors, rounds * run);
+        if (error == 0)
+                error = samples_init(&figures.ratios, rounds * run);
+        if (error == 0)
+                error = measure_rounds(daemon, base, session, space, object, count, run, rounds,
+                                       &figures);
         if (error == 0) {
+                double grant = samples_quantile(&figures.grants, 0.5);
+                double least = samples_quantile(&figures.floors, 0.5);
+
                 json_object_object_add(out, "frames", json_object_new_int64(count));
-                json_object_object_add(out, "samples", json_object_new_int64((int64_t)rounds));
-                json_object_object_add(out, "grant_median_us",
-                                       json_object_new_double(samples_quantile(&grants, 0.5)));
-                json_object_object_add(out, "grant_p99_us",
-                                       json_object_new_double(samples_quantile(&grants, 0.99)));
-                json_object_object_add(out, "floor_median_us",
-                                       json_object_new_double(samples_quantile(&floors, 0.5)));
-                json_object_object_add(out, "floor_p99_us",
-                                       json_object_new_double(samples_quantile(&floors, 0.99)));
-                json_object_object_add(out, "ratio_of_medians",
-                                       json_object_new_double(samples_quantile(&grants, 0.5) /
-                                                              samples_quantile(&floors, 0.5)));
-                json_object_object_add(out, "median_of_ratios",
-                                       json_object_new_double(samples_quantile(&ratios, 0.5)));
+                json_object_object_add(out, "in_a_row", json_object_new_int64(run));
+                json_object_object_add(out, "samples",
+                                       json_object_new_int64((int64_t)figures.grants.count));
+                add(out, "grant_median_us", grant);
+                add(out, "grant_p99_us", samples_quantile(&figures.grants, 0.99));
+                add(out, "floor_median_us", least);
+                add(out, "floor_p99_us", samples_quantile(&figures.floors, 0.99));
+                add(out, "ratio_of_medians", grant / least);
+                add(out, "median_of_ratios", samples_quantile(&figures.ratios, 0.5));
         }
-        samples_deinit(&grants);
-        samples_deinit(&floors);
-        samples_deinit(&ratios);
+        samples_deinit(&figures.grants);
+        samples_deinit(&figures.floors);
+        samples_deinit(&figures.ratios);
         return error;
 }
 
@@ -222,6 +253,7 @@ int bench_grant(const struct bench_options *options, struct json_object *out)
         };
         struct json_object *parameters = json_object_new_object();
         struct json_object *single = json_object_new_object(), *batch = json_object_new_object();
+        struct json_object *idle = json_object_new_object();
         struct bench_daemon daemon = {0};
         struct address_space space = {0};
         struct floor base = {0};
@@ -234,6 +266,7 @@ int bench_grant(const struct bench_options *options, struct json_object *out)
         json_object_object_add(parameters, "driver", json_object_new_string("simulated"));
         json_object_object_add(out, "parameters", parameters);
         json_object_object_add(out, "single", single);
+        json_object_object_add(out, "single_after_idle", idle);
         json_object_object_add(out, "batch", batch);
 
         error = floor_start(&base);
@@ -250,10 +283,13 @@ int bench_grant(const struct bench_options *options, struct json_object *out)
                         error = address_space_init(&space, session->driver, session->device,
                                                    BATCH * FRAME_BYTES, FRAME_BYTES);
                 if (error == 0)
-                        error = measure(&daemon, &base, session, &space, object, 1,
-                                        options->quick ? 50 : 1500, single);
+                        error = measure(&daemon, &base, session, &space, object, 1, BATCH / 2,
+                                        options->quick ? 3 : 100, single);
                 if (error == 0)
-                        error = measure(&daemon, &base, session, &space, object, BATCH,
+                        error = measure(&daemon, &base, session, &space, object, 1, 1,
+                                        options->quick ? 30 : 500, idle);
+                if (error == 0)
+                        error = measure(&daemon, &base, session, &space, object, BATCH, 1,
                                         options->quick ? 5 : 100, batch);
                 address_space_deinit(&space);
         }
@@ -264,6 +300,8 @@ int bench_grant(const struct bench_options *options, struct json_object *out)
         bench_daemon_stop(&daemon);
         floor_stop(&base);
         if (error == 0) {
+                json_object_object_add(out, "single_after_idle_over_floor",
+                                       json_object_new_double(ratio_of(idle)));
                 json_object_object_add(out, "single_over_floor",
                                        json_object_new_double(ratio_of(single)));
                 json_object_object_add(out, "batch_over_floor",
