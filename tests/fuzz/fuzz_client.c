@@ -9,6 +9,8 @@
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <sys/eventfd.h>
@@ -80,12 +82,25 @@ static void send_message(int fd, const struct scripted *message)
 
 static void *serve(void *unused)
 {
-        (void)unused;
-        for (;;) {
-                int fd = accept4(peer.listener, NULL, NULL, SOCK_CLOEXEC);
+        struct pollfd listener = {.fd = peer.listener, .events = POLLIN};
 
-                FUZZ_REQUIRE(fd >= 0);
+        (void)unused;
+        FUZZ_REQUIRE(fcntl(peer.listener, F_SETFL, O_NONBLOCK) == 0);
+        for (;;) {
+                int fd;
+
+                if (poll(&listener, 1, -1) < 0)
+                        continue;
+                /* Under the lock, so that who holds it finds no connection half accepted. */
                 pthread_mutex_lock(&peer.mutex);
+                fd = accept4(peer.listener, NULL, NULL, SOCK_CLOEXEC);
+                if (fd < 0) {
+                        pthread_mutex_unlock(&peer.mutex);
+                        continue;
+                }
+                /* A client whose connection ended before HELLO was answered makes another. */
+                if (peer.connection >= 0)
+                        close(peer.connection);
                 for (unsigned i = 0; i < peer.count; i++)
                         send_message(fd, &peer.messages[i]);
                 shutdown(fd, SHUT_WR);
@@ -355,20 +370,23 @@ static void use_session(struct gpumem *session, struct fuzz_input *engine)
         }
 }
 
-/* Ends the connection as the daemon sees it. The thread has accepted it, or is about to. */
+/* Ends the connection as the daemon sees it, once the thread has accepted all that were made. */
 static void finish_peer(void)
 {
-        int fd = -1;
+        struct pollfd listener = {.fd = peer.listener, .events = POLLIN};
+        bool done = false;
 
-        while (fd < 0) {
+        while (!done) {
                 pthread_mutex_lock(&peer.mutex);
-                fd = peer.connection;
-                peer.connection = -1;
+                done = peer.connection >= 0 && poll(&listener, 1, 0) == 0;
+                if (done) {
+                        close(peer.connection);
+                        peer.connection = -1;
+                }
                 pthread_mutex_unlock(&peer.mutex);
-                if (fd < 0)
+                if (!done)
                         sched_yield();
         }
-        close(fd);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
