@@ -363,7 +363,8 @@ static void test_idle_trim(void)
         gpumem_seq keep, go;
 
         options.reserve_units = 2;
-        options.idle_trim_ms = 150;
+        options.idle_trim_ms =
+                1000; /* long enough to see the reserve before it goes, on a slow machine too */
         kv = make_pool(session, &options, &g);
         unit = g.unit_frames * g.frame_bytes;
         client_test_pause_ms(50);
